@@ -13,7 +13,7 @@ import numpy as np
 from ..arithmetic import whole_bias
 from ..arrays import Array
 from ..engines import engine_of
-from ..errors import QfmtError
+from ..errors import MemoryLimitError, QfmtError
 from ..interpreter import execute, operands_of
 from ..model import DTYPES, Model, Node, Quantization, Tensor, numpy_dtype
 from ..ops import OPERATORS, Operand
@@ -225,9 +225,16 @@ def known_operands(
 
 def by_node(node: Node, tensors: Mapping[str, Tensor], output: Tensor, read: Sequence[Operand | None]) -> Array | None:
     """An output of a node as the reference computes it; None if qfmt has no reference for it."""
-    outputs = [output if each == output.name else tensors[each] for each in node.outputs]
+    made = referred(node, read, [output if each == output.name else tensors[each] for each in node.outputs])
+    return None if made is None else made[node.outputs.index(output.name)]
+
+
+def referred(node: Node, read: Sequence[Operand | None], outputs: Sequence[Tensor]) -> Sequence[Array] | None:
+    """All outputs of a node as the reference computes them; None if qfmt has no reference for it."""
     try:
-        return execute(node, read, outputs)[node.outputs.index(output.name)]
+        return execute(node, read, outputs)
+    except MemoryLimitError:  # which says nothing of the node
+        raise
     except QfmtError:
         return None
 
@@ -240,10 +247,9 @@ def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Comp
         if all(name in values for name in node.outputs):
             continue
         if (read := known_operands(node, model.tensors, values)) is not None:
-            try:
-                made = execute(node, read, [model.tensors[name] for name in node.outputs])
-            except QfmtError:  # a node without a reference may come after the end of the file
-                continue
-            for name, array in zip(node.outputs, made, strict=True):
+            made = referred(node, read, [model.tensors[name] for name in node.outputs])
+            for name, array in zip(
+                node.outputs, made or (), strict=bool(made)
+            ):  # none: it may be beyond the file's end
                 values.setdefault(name, array)
     return values

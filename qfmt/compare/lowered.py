@@ -17,15 +17,15 @@ import numpy as np
 from ..arithmetic import dequantize, quantize
 from ..arrays import Array
 from ..content import OF_INPUTS
-from ..errors import QfmtError, RunError, some
+from ..errors import MemoryLimitError, QfmtError, RunError, some
 from ..frontends.witness import Computed, computed
-from ..interpreter import checked_inputs, execute, operands_of
+from ..interpreter import checked_inputs, operands_of
 from ..model import DTYPES, Graph, Model, Node, Tensor, numpy_dtype, static_shape
 from ..ops.rescaling import channels_of
 from ..passes.edits import rename
 from ..threads import cached_property
 from .difference import Pairing
-from .judges import BySource
+from .judges import BySource, referred
 from .random_inputs import as_taken
 from .report import NodeComparison, WeightComparison
 from .side_by_side import SideBySide
@@ -239,6 +239,8 @@ class Lowered:
         try:
             whole = source.replace(graph=with_input_shapes(graph, given)) if given else source
             return lower_as(whole, self.file.source.get(KEY, EXACT), [name for name in ends if name])
+        except MemoryLimitError:  # which says nothing of the source
+            raise
         except QfmtError as error:
             what = "could not compare with a fresh lowering, nor check the differences that the file states"
             self.notes.append(f"{what}: the source {error.what}")
@@ -357,9 +359,8 @@ class IntegerForm:
         found: dict[str, Array] = {}
         for node in again.nodes:
             tensors = again.tensors
-            try:
-                made = execute(node, operands_of(node, given, tensors), [tensors[name] for name in node.outputs])
-            except QfmtError:
+            made = referred(node, operands_of(node, given, tensors), [tensors[name] for name in node.outputs])
+            if made is None:
                 break
             for name, array in zip(node.outputs, made, strict=True):
                 found[name] = array

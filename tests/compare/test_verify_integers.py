@@ -16,8 +16,8 @@ import qfmt
 from networks import pytorch
 from networks.random_net import Net, grid
 from qfmt.cli import main
-from qfmt.compare import Report
-from qfmt.errors import NoIntegerFormError, RunError
+from qfmt.compare import Report, judges
+from qfmt.errors import MemoryLimitError, NoIntegerFormError, QfmtError, RunError
 from qfmt.model import Model, Quantization, Tensor
 from qfmt.passes.lowering import lower_integer
 from support.changed import with_node
@@ -104,6 +104,41 @@ def test_stated_differences_are_counted_separately(digits: Model, narrow: Model)
     found = next(each for each in after.nodes if each.name == name)
     assert (found.stated, found.wrong) == (0, before.stated)
     assert not after.ok and after.first_wrong == f"{name} (qfmt.Requantize)"
+
+
+def test_too_little_memory_says_nothing_of_either_file(narrow: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever node of the source or of its fresh lowering needs it; other errors of these are no errors."""
+    kind: type[QfmtError] = MemoryLimitError
+    calls, at = 0, 0
+
+    def failing(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise kind("needs more")
+        return kept(*arguments)
+
+    kept = judges.execute
+    monkeypatch.setattr(judges, "execute", failing)
+    qfmt.verify(DIGITS, narrow, samples=1)
+    every, counted = calls, 0
+    for number in range(1, every + 1, 7):
+        calls, at, counted = 0, number, counted + 1
+        with pytest.raises(MemoryLimitError, match="needs more"):
+            qfmt.verify(DIGITS, narrow, samples=1)
+    assert counted > 2
+    calls, kind = 0, RunError
+    qfmt.verify(DIGITS, narrow, samples=1)
+    assert calls >= at
+
+
+def test_too_little_memory_to_lower_says_nothing_of_the_source(narrow: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> Model:
+        raise MemoryLimitError("needs more")
+
+    monkeypatch.setattr("qfmt.passes.lowering.lower_as", failing)
+    with pytest.raises(MemoryLimitError, match="needs more"):
+        qfmt.verify(DIGITS, narrow, samples=1)
 
 
 def test_requant_shift_also_states_differences(digits: Model) -> None:

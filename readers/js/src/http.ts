@@ -38,7 +38,7 @@ export async function openHttp(address: string, options: HttpOptions): Promise<S
     size: total,
     async read(offset, length) {
       if (offset + length <= first.length) {
-        return first.subarray(offset, offset + length);
+        return first.slice(offset, offset + length);
       }
       const response = await request(address, options, offset, length);
       const range = response.status === 206 ? contentRange(response) : undefined;
@@ -77,7 +77,7 @@ async function download(address: string, options: HttpOptions, response: Respons
     await response.body?.cancel();
     throw new QfbError(`the server answers ${response.status} to a request for the whole file`);
   }
-  return memory(await body(response, limit, true), address);
+  return memory(await body(response, limit, true), address, true);
 }
 
 /** First byte and size of the file, where the server says both. */

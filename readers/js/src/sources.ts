@@ -46,8 +46,8 @@ export async function openSource(from: Openable, options: HttpOptions): Promise<
   throw new QfbError("cannot be opened: not a source of bytes", { hint });
 }
 
-/** Bytes in memory, which are not copied: changing them afterwards changes the arrays of the model. */
-export function memory(bytes: Uint8Array, name = "memory"): Source {
+/** Bytes in memory. Unless they are `own`, they are not copied: changing them changes the arrays of the model. */
+export function memory(bytes: Uint8Array, name = "memory", own = false): Source {
   const isShared = !(bytes.buffer instanceof ArrayBuffer); // what another thread may change is copied
   return {
     name,
@@ -55,7 +55,7 @@ export function memory(bytes: Uint8Array, name = "memory"): Source {
     isMemory: !isShared,
     async read(offset, length) {
       const view = bytes.subarray(offset, offset + length);
-      return isShared ? Uint8Array.from(view) : view;
+      return isShared || own ? new Uint8Array(view) : view;
     },
   };
 }

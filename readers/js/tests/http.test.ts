@@ -66,6 +66,19 @@ test("what is small takes one request", async (context) => {
   assert.equal(server.ranges.length, 1);
 });
 
+test("arrays of an address are copies, whether the server sends ranges or all of the file", async (context) => {
+  for (const answer of [ranges, whole]) {
+    const server = await served(context, answer);
+    const model = await open(server.address);
+    const weight = model.tensors.get("conv.weight")!;
+    const array = (await weight.array()) as Int8Array;
+    const kept = array.slice();
+    array.fill(1);
+    assert.deepEqual(await weight.array(), kept);
+    assert.equal(array.buffer.byteLength, 54);
+  }
+});
+
 test("damage on the way is noticed, whenever it happens", async (context) => {
   const file = await spread();
   const server = await served(context, ranges, file);
