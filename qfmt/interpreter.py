@@ -45,19 +45,26 @@ def run(
     Raises RunError for a node that would take more than `memory` bytes; the default is `memory.limit_for`.
     """
     values: dict[str, Array] = {}
-    taken: list[Array] = []
-    """What must not be changed through a result: the inputs, and the results before it."""
+    given: list[Array] = []
     for node in trace(model, inputs, values, memory):
-        taken = taken or [values[name] for name in model.graph.inputs]
+        given = given or [values[name] for name in model.graph.inputs]
         if watch is not None:
             watch(node, values)
-    taken = taken or [*values.values()]
+    taken = {id(_owner(array)) for array in given or values.values()}
+    """What must not be changed through a result: the inputs, and the results before it."""
     results: dict[str, Array] = {}
     for name in model.graph.outputs:
         array = values[name] if name in values else model.tensors[name].array
-        results[name] = array.copy() if any(np.may_share_memory(array, each) for each in taken) else array
-        taken.append(results[name])
+        results[name] = array.copy() if id(_owner(array)) in taken else array
+        taken.add(id(_owner(array)))
     return results
+
+
+def _owner(array: Any) -> Any:
+    """The array of whose memory this one is a view; itself if it is none."""
+    while hasattr(array.base, "__array_interface__"):
+        array = array.base
+    return array
 
 
 def trace(

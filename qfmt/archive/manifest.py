@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from errno import EILSEQ, EINVAL, ENAMETOOLONG
 from functools import partial
 from math import inf
 from pathlib import Path, PurePath
@@ -180,9 +179,7 @@ class Manifest:
             if path not in self._folders:
                 try:
                     found = path.lstat()
-                except OSError as error:
-                    if error.errno in _NO_NAMES:
-                        raise
+                except OSError:
                     return False  # who opens it says what is wrong
                 if is_link(found):
                     return True
@@ -243,9 +240,6 @@ def is_whole(file: Place, entry: Entry) -> bool:
         return is_there(path, entry) and are_intact(path)
     return False
 
-
-_NO_NAMES = ENAMETOOLONG, EINVAL, EILSEQ
-"""Errors of the system for a name that no file can have there."""
 
 _TYPES = {name: {type(value)} for name, value in asdict(Entry("", "")).items()} | {"seconds": {float, int}}
 """Of the values in a line; other programs write 1 for 1.0."""

@@ -151,8 +151,7 @@ def _set_mode(file: Path | int, replaced: Path) -> None:
     """
     before = replaced.stat()
     wanted = before.st_mode & (0o3777 if stat.S_ISDIR(before.st_mode) else 0o777)
-    acl = _acl(replaced)
-    if not _has_group(file, before.st_gid) or (acl and not _takes_acl(file, acl)):
+    if not (_has_group(file, before.st_gid) and _has_acl(file, _acl(replaced))):
         wanted &= ~0o070 | (wanted & 0o007) << 3
     if stat.S_IMODE(os.stat(file).st_mode) != wanted:  # noqa: PTH116
         os.chmod(file, wanted)  # noqa: PTH101
@@ -170,17 +169,19 @@ def _has_group(file: Path | int, group: int) -> bool:
 _ACL = "system.posix_acl_access"
 
 
-def _acl(path: Path) -> bytes:
+def _acl(file: Path | int) -> bytes:
     """The access control list of a file, beside its mode; empty if it has none, or the system does not say."""
     try:
-        return os.getxattr(path, _ACL) if sys.platform == "linux" else b""
+        return os.getxattr(file, _ACL) if sys.platform == "linux" else b""
     except OSError:
         return b""
 
 
-def _takes_acl(file: Path | int, acl: bytes) -> bool:
+def _has_acl(file: Path | int, acl: bytes) -> bool:
+    """A new file may have one that its folder gives to all new files."""
     try:
-        os.setxattr(file, _ACL, acl)
+        if sys.platform == "linux" and acl != _acl(file):
+            os.setxattr(file, _ACL, acl) if acl else os.removexattr(file, _ACL)
     except OSError:
         return False
     return True
@@ -289,7 +290,7 @@ def _target(where: str) -> Path:
 
     OSError if it must not be replaced; renaming alone would replace a read-only file, or a device.
     """
-    if _is_of_another_user(Path(where)):
+    if any(map(_is_of_another_user, _links(Path(where)))):
         raise PermissionError(0, "it is a link of another user in a shared folder")
     try:
         target = Path(where).resolve()
@@ -304,8 +305,17 @@ def _target(where: str) -> Path:
     return target
 
 
+def _links(path: Path) -> Iterator[Path]:
+    """A path if it is a link, then what it leads to if that is one, and so on."""
+    for _ in range(40):  # as many as Linux follows
+        if not path.is_symlink():
+            break
+        yield path
+        path = path.parent / path.readlink()
+
+
 def _is_of_another_user(link: Path) -> bool:
-    """Whether it is a link that someone may have put into a folder for all, to have a file of this user replaced. Linux
+    """Whether someone may have put a link into a folder for all, to have a file of this user replaced. Linux
     does not follow such a link to open a file (fs.protected_symlinks), but renaming is not opening."""
     try:
         found, folder = link.lstat(), link.parent.stat()
@@ -313,7 +323,7 @@ def _is_of_another_user(link: Path) -> bool:
         return False
     is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
     mine = sys.platform == "win32" or found.st_uid in (os.geteuid(), folder.st_uid)
-    return stat.S_ISLNK(found.st_mode) and bool(is_shared) and not mine
+    return bool(is_shared) and not mine
 
 
 # -- new files and folders -----------------------------------------------------------------------------

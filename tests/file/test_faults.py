@@ -767,8 +767,11 @@ def test_links_of_others_in_shared_folders_are_not_followed(tmp_path: Path, monk
         return os.stat_result((*found[:4], me + 2, *found[5:10]))  # of a third user
 
     monkeypatch.setattr(Path, "stat", looked)
-    with pytest.raises(DestinationError, match="it is a link of another user in a shared folder"):
-        model.save(shared / "out.qfb")
+    (tmp_path / "first.qfb").symlink_to("second.qfb")  # own links, which lead to that of another
+    (tmp_path / "second.qfb").symlink_to(shared / "out.qfb")
+    for path in shared / "out.qfb", tmp_path / "first.qfb":
+        with pytest.raises(DestinationError, match="it is a link of another user in a shared folder"):
+            model.save(path)
     assert (tmp_path / "mine").read_text() == "precious"
     monkeypatch.undo()
     model.save(shared / "out.qfb")
@@ -808,6 +811,14 @@ def test_a_result_keeps_the_access_control_list(tmp_path: Path, monkeypatch: pyt
         pytest.skip("the file system has no access control lists")
     model.save(path)
     assert os.getxattr(path, name) == acl and stat.S_IMODE(path.stat().st_mode) == 0o660
+    (plain := tmp_path / "plain.qfb").write_bytes(b"old")
+    plain.chmod(0o640)
+    os.setxattr(tmp_path, "system.posix_acl_default", acl)  # which new files get
+    model.save(plain)
+    assert name not in os.listxattr(plain) and stat.S_IMODE(plain.stat().st_mode) == 0o640
+    model.save(tmp_path / "new.qfb")
+    assert name in os.listxattr(tmp_path / "new.qfb")
+    os.removexattr(tmp_path, "system.posix_acl_default")
 
     def refuse(*_: object) -> None:
         raise OSError(EPERM, "Operation not permitted")

@@ -52,10 +52,9 @@ def conv_of(
     require_packed(lift, packed, "conv", "packed convolution parameters")
     weight, bias = weight_of(lift, packed), bias_of(lift, packed)
     kernel = weight.shape[2:] if weight.shape is not None else ()
-    spatial = len(kernel)
-    if spatial > rank:  # conv1d is packed as conv2d with a height of 1
+    drop = max(len(packed.stride) - rank, 0)  # conv1d is packed as conv2d with a height of 1
+    if len(kernel) > rank:  # unless another call changed it
         weight, kernel = _without_height(lift, weight), kernel[1:]
-    drop = spatial - rank
     stride, padding, dilation = (value[drop:] for value in (packed.stride, packed.padding, packed.dilation))
     kernel_sizes = [int(size) for size in kernel if isinstance(size, int)]
     attributes = _attributes(rank, kernel_sizes, stride, padding, dilation, packed.groups)
