@@ -13,7 +13,7 @@ from .arithmetic import QUANTIZE, dequantize, quantize
 from .arrays import Array
 from .errors import MemoryLimitError, QfmtError, RunError
 from .memory import Memory, limit_for, require
-from .model import DTYPES, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype
+from .model import DTYPES, Dimension, Model, Node, Quantization, Shape, Tensor, numpy_dtype, static_shape
 from .ops import OPERATORS, UNFIT, Inference, Operand, Operator, Quantized, Result, UnknownRank
 from .ops.accumulation import int32_sums
 from .ops.registry import is_usable
@@ -23,6 +23,8 @@ from .progress import counted
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+UNPACKING = 3
+"""Bytes for each element while a packed constant is unpacked: `arrays.unpack` makes three arrays."""
 
 MOVING, WORKING, SUMMING = 2, 16, 32
 """Bytes that a node may need while it runs for each element that it reads or writes: if it only moves or clamps them;
@@ -50,13 +52,14 @@ def run(
         given = given or [values[name] for name in model.graph.inputs]
         if watch is not None:
             watch(node, values)
-    taken = {id(_owner(array)) for array in given or values.values()}
+    taken = {id(_owner(array)) for array in given or [values[name] for name in model.graph.inputs]}
     """What must not be changed through a result: the inputs, and the results before it."""
     results: dict[str, Array] = {}
     for name in model.graph.outputs:
-        array = values[name] if name in values else model.tensors[name].array
-        results[name] = array.copy() if id(_owner(array)) in taken else array
-        taken.add(id(_owner(array)))
+        owner = id(_owner(values[name]))
+        results[name] = values[name].copy() if owner in taken else values[name]
+        if values[name].flags.writeable:  # constants are not
+            taken.add(owner)
     return results
 
 
@@ -73,7 +76,7 @@ def trace(
     """Run node by node: after each yield the outputs of that node are in `values`.
 
     A value is dropped when its last reader has run, unless it is an output of the graph. To keep one, read it
-    from `values` when its node is yielded.
+    from `values` when its node is yielded. Inputs and constants that are outputs are there from the beginning.
     """
     if model.no_graph:
         raise RunError(model.no_graph)
@@ -83,8 +86,15 @@ def trace(
     uses = graph.uses()
     constants: dict[str, Array] = {}
     known = ChainMap(values, constants)
+    for name in graph.outputs:
+        if name in values:
+            budget.held += values[name].nbytes  # of its copy
+        elif tensors[name].is_constant:
+            values[name] = read_constant(tensors[name], budget)
     for node in counted(graph.nodes, "", len(graph.nodes), "nodes"):
-        constants.update((name, tensors[name].array) for name in node.inputs if name and name not in known)
+        for name in node.inputs:
+            if name and name not in known:
+                constants[name] = read_constant(tensors[name], budget, node)
         with budget.spent():
             results = execute(node, operands_of(node, known, tensors), [tensors[name] for name in node.outputs])
         values.update(zip(node.outputs, results, strict=True))
@@ -93,9 +103,28 @@ def trace(
         for name in node.inputs:
             uses[name] -= 1
             if uses[name] == 0:
-                budget.held -= values[name].nbytes if name in values else 0
+                budget.held -= values[name].nbytes if name in values else _unpacked(tensors[name])
                 values.pop(name, None)
                 constants.pop(name, None)
+
+
+def read_constant(tensor: Tensor, memory: Memory, node: Node | None = None) -> Array:
+    """The array of a constant, whose elements count as held if they are unpacked: then they are not the file's.
+
+    MemoryLimitError, placed at the node that reads it.
+    """
+    unpacked = _unpacked(tensor)
+    try:
+        memory.require(UNPACKING * unpacked)
+    except MemoryLimitError as error:
+        raise error.at(f"node {node.title}" if node else f"output {tensor.name}") from None
+    memory.held += unpacked
+    return tensor.array
+
+
+def _unpacked(tensor: Tensor) -> int:
+    """The bytes of its elements if the file has more than one in a byte."""
+    return prod(static_shape(tensor)) if DTYPES[tensor.dtype].bits < 8 else 0
 
 
 def _memory(model: Model, inputs: Mapping[str, Array], limit: int | None) -> Memory:

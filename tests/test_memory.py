@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import qfmt
 from cases.one_node import single
 from qfmt import Graph, Model, Node, Quantization, Tensor, memory
-from qfmt.errors import QfmtError, RunError
+from qfmt.errors import MemoryLimitError, QfmtError, RunError
 from qfmt.ops import OPERATORS
 from support.counts import tell
 from support.paths import EXAMPLES
@@ -169,6 +170,35 @@ def test_values_that_are_held_count() -> None:
         RunError, match=r"node y5 \(Expand\): needs 1.6 MB of memory beside the 5.2 MB that the run holds"
     ):
         model.run(given, memory=6 << 20)
+
+
+@pytest.mark.parametrize("where", ["output", "node"])
+def test_packed_constants_count_while_they_are_unpacked(where: str, tmp_path: Path) -> None:
+    """Tensors that share the bytes of a file do not share what these are unpacked to."""
+    count, elements = 8, 1 << 20
+    packed = Tensor.constant("c", np.ones(elements, np.uint8), dtype="uint2")
+    constants = {f"c{number}": replace(packed, name=f"c{number}") for number in range(count)}
+    node = Node("Concat", tuple(constants), ("z",), {"axis": 0}, "z", OPERATORS["Concat"].version)
+    tensors = {"x": X, "z": Tensor("z", "uint2", (count * elements,)), **constants}
+    graph = {
+        "output": Graph(("x",), tuple(constants), (), {"x": X, **constants}),
+        "node": Graph(("x",), ("z",), (node,), tensors),
+    }[where]
+    Model(graph).save(tmp_path / "m.qfb")
+    model, x = qfmt.load(tmp_path / "m.qfb"), {"x": np.ones((1, 1, 1, 8), np.float32)}
+    assert all((array == 1).all() for array in model.run(x).values())
+    with pytest.raises(MemoryLimitError, match=rf"^{where} \S+.*: needs .* beside the .* that the run holds"):
+        model.run(x, memory=count * elements)
+
+
+def test_outputs_that_are_constants_share_what_the_file_has() -> None:
+    stored = Tensor.constant("c0", np.ones(1 << 20, np.float32))
+    constants = {f"c{number}": replace(stored, name=f"c{number}") for number in range(4)}
+    model = Model(Graph(("x",), tuple(constants), (), {"x": X, **constants}))
+    results = [*model.run({"x": np.ones((1, 1, 1, 8), np.float32)}, memory=1 << 20).values()]
+    assert len(results) == 4 and all(
+        np.shares_memory(each, results[0]) and not each.flags.writeable for each in results
+    )
 
 
 def test_the_estimate_covers_what_a_real_network_takes() -> None:

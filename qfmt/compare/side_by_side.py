@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..errors import MemoryLimitError, QfmtError
-from ..interpreter import execute, operands_of
+from ..interpreter import execute, operands_of, read_constant
 from ..memory import Memory, limit_for
 from ..model import Graph, Model, Node, Quantization
 from ..ops import OPERATORS, Operand, known
@@ -65,9 +65,10 @@ class SideBySide:
         theirs = {**{copy: theirs[name] for copy, name in self._copies.items() if name in theirs}, **theirs}
         given: dict[str, Array] = dict(inputs)
         own: dict[str, Array] = dict(inputs)
-        own.update((name, self.model.tensors[name].array) for name in self.outputs if self._is_constant(name))
         taken = self._constant_bytes + sum(array.nbytes for array in inputs.values())
         self._memory = Memory(limit_for(taken), "free memory, or use smaller inputs: --input-shape")
+        self._constants = {}
+        own.update((name, self._read(name)) for name in self.outputs if self._is_constant(name))
         agreed = set(inputs)
         """Tensors that are equal in both runs: nodes after them need not be computed twice."""
         for node in counted(self.model.nodes, "comparing", len(self.model.nodes), "nodes"):
@@ -144,8 +145,11 @@ class SideBySide:
             if name not in read and not self._is_constant(name):
                 return None
             if name not in read and name not in self._constants:
-                self._constants[name] = self.model.tensors[name].array
+                self._constants[name] = self._read(name, node)
         return operands_of(node, ChainMap(read, self._constants), self.model.tensors)
+
+    def _read(self, name: str, node: Node | None = None) -> Array:
+        return read_constant(self.model.tensors[name], self._memory, node)
 
     def _is_constant(self, name: str) -> bool:
         return not name or self.model.tensors[name].is_constant
