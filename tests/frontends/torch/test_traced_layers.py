@@ -138,3 +138,21 @@ def test_a_trace_of_a_pt2e_network(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.trace(pt2e.convert_pt2e(prepared), x), str(path := tmp_path / "m.pt"))
     report = qfmt.verify(path, qfmt.convert(path))
     assert report.ok, report
+
+
+class Near(nn.Module):
+    """Functions whose obvious form has few digits near 0."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.log1p(), x.expm1()
+
+
+def test_functions_near_zero(tmp_path: Path) -> None:
+    """Every digit counts, and the ends of the range: `verify` compares with the largest number of an output."""
+    tens = [sign * factor * 10.0**power for sign in (1, -1) for power in range(-30, 31) for factor in (1, 4.9, 5.1)]
+    x = np.array([*tens, 0, -0.0, -1 + 1e-7, -1 - 1e-7, -2, 88, 89, np.inf, -np.inf, np.nan], np.float32)
+    traced = torch.jit.trace(Near(), torch.from_numpy(x))
+    torch.jit.save(traced, str(path := tmp_path / "m.pt"))
+    model = qfmt.convert(path)
+    for theirs, ours in zip(traced(torch.from_numpy(x)), model.run({"x": x}).values(), strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=5e-7, atol=0)

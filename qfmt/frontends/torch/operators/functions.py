@@ -85,12 +85,20 @@ def log2(lift: Builder, self: Any) -> Any:
 
 @lifts("aten::log1p")
 def log1p(lift: Builder, self: Any) -> Any:
-    return lift.emit("Log", [lift.emit("Add", [*operands(lift, real(lift, self), 1)])])
+    """log(1 + x); for small x, of which the sum has few digits, it is 2 artanh(x / (x + 2))."""
+    x = real(lift, self)
+    halved = lift.emit("Atanh", [lift.emit("Div", [x, lift.emit("Add", [*operands(lift, x, 2)])])])
+    is_small = lift.emit("Less", [*operands(lift, lift.emit("Abs", [x]), 0.5)])
+    logarithm = lift.emit("Log", [lift.emit("Add", [*operands(lift, x, 1)])])
+    return lift.emit("Where", [is_small, lift.emit("Mul", [*operands(lift, halved, 2)]), logarithm])
 
 
 @lifts("aten::expm1")
 def expm1(lift: Builder, self: Any) -> Any:
-    return lift.emit("Sub", [*operands(lift, lift.emit("Exp", [real(lift, self)]), 1)])
+    """exp(x) - 1, which has few digits for small x, is tanh(x / 2) (exp(x) + 1)."""
+    x = real(lift, self)
+    ratio = lift.emit("Tanh", [lift.emit("Mul", [*operands(lift, x, 0.5)])])
+    return lift.emit("Mul", [ratio, lift.emit("Add", [*operands(lift, lift.emit("Exp", [x]), 1)])])
 
 
 @lifts("aten::fmod")
