@@ -204,7 +204,8 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _is_no_model(place: Place) -> bool:
-    with suppress(QfmtError, OSError), downloaded(place) as path:  # what cannot be read is a source that fails
+    """What cannot be read is a source that fails."""
+    with suppress(QfmtError, OSError, MemoryError), downloaded(place) as path:
         if irregular(path) or (kind := sniff(path).key) == SETTINGS:
             return True
         return kind in NO_MODELS and Path(place.name.lower()).suffix not in MODELS

@@ -183,19 +183,18 @@ def _directory(archive: memoryview | _Read, budget: Budget) -> Iterator[Entry]:
     begin, end, count = _place_of_directory(archive)
     budget.spend((end - begin) // 4)
     budget.allocate(DIRECTORY * (end - begin))
-    at, directory = 0, archive[begin:end]
-    for _ in range(count):
+    at = begin
+    for _ in range(count):  # one header after the other: a sparse file may state a directory that is larger than memory
         magic, _, _, flags, method, _, _, checksum, stored_size, size, name, extra, comment, disk, _, _, offset = (
-            _CENTRAL_HEADER.unpack_from(directory, at)
+            _CENTRAL_HEADER.unpack(archive[at : at + _CENTRAL_HEADER.size])
         )
-        at += _CENTRAL_HEADER.size + name + extra + comment
-        if magic != _CENTRAL or disk or at > len(directory):
+        begin, at = at + _CENTRAL_HEADER.size, at + _CENTRAL_HEADER.size + name + extra + comment
+        if magic != _CENTRAL or disk or at > end:
             raise ValueError
-        fields = directory[at - comment - extra : at - comment]
-        size, stored_size, offset = _large((size, stored_size, offset), fields)
-        text = bytes(directory[at - comment - extra - name : at - comment - extra]).decode("utf-8", "replace")
-        yield Entry(text, flags, method, checksum, stored_size, size, offset)
-    if at != len(directory):
+        fields = archive[begin : begin + name + extra]
+        size, stored_size, offset = _large((size, stored_size, offset), fields[name:])
+        yield Entry(bytes(fields[:name]).decode("utf-8", "replace"), flags, method, checksum, stored_size, size, offset)
+    if at != end:
         raise ValueError
 
 

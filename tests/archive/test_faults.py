@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict
 from errno import EACCES, EIO, ENOSPC, ESTALE
@@ -25,7 +27,7 @@ from qfmt.archive.sources import find
 from qfmt.archive.workers import Limits, accepted
 from qfmt.errors import DestinationError, SourceError
 from qfmt.file import writer
-from qfmt.frontends.sources import sniff
+from qfmt.frontends.sources import Kind, sniff
 from support.archives import described, digits, files, kept, lines, shards, task_for, with_external_data
 from support.command_line import invoke, start, trouble
 from support.making import NONSENSE
@@ -644,6 +646,36 @@ def test_a_bad_sector_is_the_failure_of_one_source(
     assert sniff(sources / "b.pt").key == "torchscript"
     with pytest.raises(SourceError, match="Input/output error"):
         sniff(sources / "a.pt")
+
+
+def test_a_directory_as_large_as_its_sparse_file_takes_no_memory(sources: Path, archive: Path) -> None:
+    digits(sources / "a.pt")
+    nbytes = 1 << 33
+    end = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, nbytes - 4, 4)
+    end += struct.pack("<4sLQL", b"PK\x06\x07", 0, nbytes, 1)
+    end += struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    with (sources / "sparse.pt").open("wb") as file:
+        file.write(b"PK\x03\x04")
+        file.seek(nbytes)
+        file.write(end)
+    tracemalloc.start()
+    found = find([str(sources)], archive).sources
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert set(found) == {"a.pt", "sparse.pt"} and peak < 10_000_000
+    with pytest.raises(SourceError, match="is not a complete zip archive"):
+        sniff(sources / "sparse.pt")
+
+
+def test_too_little_memory_is_the_failure_of_one_source(
+    sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(_: Path) -> Kind:
+        raise MemoryError
+
+    digits(sources / "a.pt")
+    monkeypatch.setattr("qfmt.archive.sources.sniff", look)
+    assert set(find([str(sources)], archive).sources) == {"a.pt"}
 
 
 @pytest.mark.parametrize("number", [EIO, ESTALE])

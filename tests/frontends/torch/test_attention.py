@@ -13,6 +13,7 @@ from torch import nn
 from torch.ao.quantization import default_dynamic_qconfig, quantize_dynamic
 
 import qfmt
+from qfmt.errors import SourceError
 
 LATER = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
 END = torch.tensor([[False, False, False, False, True], [False, False, False, True, True]])
@@ -113,3 +114,25 @@ def test_a_script_asks_for_identities_and_devices(batch_first: bool, tmp_path: P
     (found,) = model.run({"x": x.numpy()}).values()
     with torch.no_grad():
         np.testing.assert_allclose(found, network(x).numpy(), rtol=0, atol=1e-6)
+
+
+class Dropping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(16, 2, dropout=0.1, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.attend(x, x, x, need_weights=False)[0]
+        return result
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_network_in_training_mode_says_so(tmp_path: Path) -> None:
+    network, x = Dropping(), torch.randn(2, 5, 16)
+    torch.jit.save(torch.jit.trace(network, x, check_trace=False), str(path := tmp_path / "m.pt"))
+    with pytest.raises(
+        SourceError, match=r"the network was saved in training mode; call model\.eval\(\) before saving"
+    ):
+        qfmt.convert(path)
+    ours = qfmt.convert(path, eval_mode=True, input_shapes={"x": (2, 5, 16)}).run({"x": x.numpy()})
+    np.testing.assert_allclose(next(iter(ours.values())), network.eval()(x).detach().numpy(), atol=1e-6)

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ....errors import SourceError
 from .. import arguments, shapes
 from ..arguments import operands
 from ..building import Builder
+from ..calls import EVALUATE
 from ..lifts import lifts
 from ..values import TensorValue, Unsupported
 from .indexing import repeated
@@ -24,8 +26,8 @@ from .linear import linear_layer
 )
 def attention(lift: Builder, a: Any) -> Any:
     """softmax(q · kᵀ · scale + mask) · v. The result for a row that a mask hides completely is 0."""
-    if a.dropout_p:
-        return NotImplemented
+    if arguments.number(lift, a.dropout_p):
+        raise SourceError("drops random values: the network was saved in training mode", hint=EVALUATE)
     q, k, v = (lift.tensor(each) for each in (a.query, a.key, a.value))
     if a.enable_gqa:
         k, v = (_for_heads(lift, each, q) for each in (k, v))
