@@ -130,9 +130,7 @@ class Dropping(nn.Module):
 def test_a_network_in_training_mode_says_so(tmp_path: Path) -> None:
     network, x = Dropping(), torch.randn(2, 5, 16)
     torch.jit.save(torch.jit.trace(network, x, check_trace=False), str(path := tmp_path / "m.pt"))
-    with pytest.raises(
-        SourceError, match=r"was saved in training mode; call model\.eval\(\) before saving"
-    ):
+    with pytest.raises(SourceError, match=r"was saved in training mode; call model\.eval\(\) before saving"):
         qfmt.convert(path)
     ours = qfmt.convert(path, eval_mode=True, input_shapes={"x": (2, 5, 16)}).run({"x": x.numpy()})
     np.testing.assert_allclose(next(iter(ours.values())), network.eval()(x).detach().numpy(), atol=1e-6)
