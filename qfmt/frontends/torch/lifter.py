@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...budget import Budget
-from ...errors import BudgetError, QfmtError, SourceError, UnsupportedOperatorsError
+from ...errors import BudgetError, QfmtError, SourceError, UnsupportedOperatorsError, some
 from ...model import Attribute, Graph, Model, Node
 from ...ops import OPERATORS, Operator
 from ...ops.spelling import spellings
@@ -94,6 +94,8 @@ class Lifter:
         if lift.unsupported_calls:
             observes = any("moving_avg_obs" in name for name in lift.unsupported_calls)
             hint = NOT_CONVERTED if observes else "`qfmt ops` lists what is supported"
+            if known := [name for name in lift.unsupported_calls if is_known(name)]:
+                hint += f"; with other arguments: {some(known)}"
             raise UnsupportedOperatorsError(lift.unsupported_calls, hint=hint)
         check_unchanged("the result", outputs)
         keys = self._distinct(outputs)
