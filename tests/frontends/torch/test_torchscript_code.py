@@ -718,3 +718,19 @@ def test_code_is_parsed_by_threads() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert [*pool.map(parse, range(8))] == [4000] * 8
+
+
+class Normalized(nn.Module):
+    """torch.norm asks for the layout of its input; other code for more that all tensors of a file have."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not x.is_cpu or x.is_cuda or x.is_meta or x.is_sparse or x.is_complex() or x.layout != torch.strided:
+            x = x * 0
+        return x / torch.norm(x, p=2, dim=1, keepdim=True) + torch.norm(x) + torch.norm(x, dim=0, p=1)
+
+
+def test_what_all_tensors_have_decides_no_branch(tmp_path: Path) -> None:
+    network, x = Normalized(), torch.randn(2, 3)
+    model = qfmt.convert(saved(torch.jit.script(network), tmp_path / "m.pt"))
+    (ours,) = model.run({"x": x.numpy()}).values()
+    np.testing.assert_allclose(ours, network(x).numpy(), rtol=1e-6)

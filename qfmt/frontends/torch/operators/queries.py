@@ -70,9 +70,24 @@ def device(lift: Builder, self: Any) -> str:
     return "cpu"
 
 
-@lifts("prim::is_cuda", "prim::is_mkldnn", "prim::is_nested", "prim::is_sparse", "prim::requires_grad")
+@lifts(
+    *(f"prim::is_{kind}" for kind in ("cuda", "meta", "mkldnn", "nested", "sparse")),
+    "prim::requires_grad",
+    "aten::is_complex",
+)
 def never(lift: Builder, self: Any) -> bool:
     return False
+
+
+@lifts("prim::is_cpu")
+def always(lift: Builder, self: Any) -> bool:
+    return True
+
+
+@lifts("prim::layout")
+def layout(lift: Builder, self: Any) -> int:
+    """torch.strided: others are refused."""
+    return 0
 
 
 @lifts("aten::is_contiguous")
