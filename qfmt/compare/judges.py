@@ -248,8 +248,7 @@ def completed(model: Model, inputs: Mapping[str, Array], seen: Mapping[str, Comp
             continue
         if (read := known_operands(node, model.tensors, values)) is not None:
             made = referred(node, read, [model.tensors[name] for name in node.outputs])
-            for name, array in zip(
-                node.outputs, made or (), strict=bool(made)
-            ):  # none: it may be beyond the file's end
-                values.setdefault(name, array)
+            if made is not None:  # a node without a reference may come after the end of the file
+                for name, array in zip(node.outputs, made, strict=True):
+                    values.setdefault(name, array)
     return values
