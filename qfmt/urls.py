@@ -219,11 +219,13 @@ Named: TypeAlias = str | os.PathLike[str] | Url
 
 def place(named: Named) -> Place:
     """The path or the URL that somebody names. RemoteError for a URL of a protocol that is not served; QfmtError for
-    an empty one.
+    an empty one, and for what is no path.
 
     A `file://` URL is a path, and so is `C://NAME`, which begins with the letter of a drive. Only text can be a URL; a
     file whose path looks like one is `./NAME`.
     """
+    if not isinstance(named, str | os.PathLike | Url):  # perhaps an open file, or the content of one
+        raise QfmtError(f"expects a path or a URL, not {type(named).__name__}", hint="give the path of the file")
     if not isinstance(named, str):
         return named if isinstance(named, Url) else Path(os.fsdecode(named))
     if not named:  # Path("") is the working directory

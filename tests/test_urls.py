@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import signal
@@ -67,6 +68,9 @@ def test_only_text_with_a_known_protocol_is_a_url(tmp_path: Path) -> None:
     assert place(f"file://localhost{tmp_path}/a.qfb") == tmp_path / "a.qfb"
     if os.name != "nt":
         assert os.fsencode(place("file:///a%FF.qfb")) == b"/a\xff.qfb"
+    for other in (b"QFB", bytearray(3), io.BytesIO(), None, 3):
+        with pytest.raises(QfmtError, match=rf"^expects a path or a URL, not {type(other).__name__}; give the path"):
+            place(other)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, NamedTuple
 
@@ -41,9 +41,9 @@ class Options(NamedTuple):
         """Check the arguments of a caller, of any type; a SourceError names the input that is invalid."""
         return cls(
             engine or "",
-            {name: _shape(name, shape) for name, shape in (shapes or {}).items()},
-            {name: _quantization(name, numbers) for name, numbers in (grids or {}).items()},
-            {name: str(dtype) for name, dtype in (dtypes or {}).items()},
+            {name: _shape(name, shape) for name, shape in _by_input("input_shapes", shapes)},
+            {name: _quantization(name, numbers) for name, numbers in _by_input("input_quantization", grids)},
+            {name: str(dtype) for name, dtype in _by_input("input_dtypes", dtypes)},
             bool(eval_mode),
         )
 
@@ -89,6 +89,13 @@ class Options(NamedTuple):
 def is_eval(file: Model) -> bool:
     """Whether a file was converted in eval mode."""
     return file.source.get(MODE) == EVAL
+
+
+def _by_input(option: str, given: Mapping[str, Any] | None) -> Iterable[tuple[str, Any]]:
+    """The names of inputs, each with what a caller gives for it."""
+    if isinstance(given, Mapping | None):
+        return (given or {}).items()
+    raise SourceError(f"{option} is not a dict by the names of inputs", hint=f"as in {option}={{'x': …}}")
 
 
 def _shape(name: str, shape: Any) -> tuple[Dimension, ...]:

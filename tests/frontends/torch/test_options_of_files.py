@@ -15,6 +15,7 @@ from torch.ao.quantization import quantize_dynamic
 import qfmt
 from qfmt.errors import QfmtError, SourceError
 from support.command_line import invoke
+from support.paths import DIGITS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 
@@ -134,3 +135,12 @@ def test_elements_on_a_threshold_are_ties(tmp_path: Path) -> None:
     nodes = [replace(each, attributes={"alpha": 0.45}) if each.attributes else each for each in model.nodes]
     other = model.replace(graph=replace(model.graph, nodes=tuple(nodes)))
     assert not qfmt.verify(tmp_path / "m.pt", other, inputs={"x": np.full(70, 0.4, np.float32)}).ok
+
+
+@pytest.mark.parametrize("option", ["input_shapes", "input_quantization", "input_dtypes"])
+def test_options_of_inputs_are_by_name(option: str) -> None:
+    given: Any = {option: [(1, 1, 8, 8)]}
+    with pytest.raises(
+        SourceError, match=rf"{option} is not a dict by the names of inputs; as in {option}={{'x': …}}$"
+    ):
+        qfmt.convert(DIGITS, **given)
