@@ -123,10 +123,10 @@ def test_rules_follow_the_memory_format(
 @pytest.mark.parametrize("kernel", [lambda q: q.std([-1]), lambda q: q.std([2, 3], unbiased=False, keepdim=True)])
 def test_deviations_are_on_the_grid_of_their_input(kernel: Any, after: str, fbgemm: None, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    x = torch.randn(2, 16, 12, 12) * 2
+    x = torch.randn(2, 16, 20, 20) * 2
     with pytorch.quiet():
         torch.jit.save(torch.jit.trace(Layout(kernel, 2, after), x), tmp_path / "m.pt")
-    model = qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (2, 16, 12, 12)})
+    model = qfmt.convert(tmp_path / "m.pt", input_shapes={"x": (2, 16, 20, 20)})
     assert model.nodes[-2].operator == "QuantizeLinear"
     report = qfmt.verify(tmp_path / "m.pt", model, {"x": x.numpy()})
     assert report.ok and report.outputs[0].outputs > 0

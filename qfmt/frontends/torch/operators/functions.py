@@ -262,7 +262,7 @@ def _moments(lift: Builder, self: Any, dim: Any, keepdim: bool, correction: floa
     centred = lift.emit("Sub", [x, mean])
     total = lift.emit("ReduceSum", [lift.emit("Mul", [centred, centred]), axes], {"keepdims": int(keepdim)})
     count = float(np.prod([arguments.whole(lift, shapes.size(lift, x, axis)) for axis in dims]))
-    var = lift.emit("Div", [total, lift.constant(np.array(max(count - correction, 0), numpy_dtype(x.dtype)))])
+    var = lift.emit("Div", [total, lift.constant(np.array(max(count - correction, 0), numpy_dtype(total.dtype)))])
     return var, mean if keepdim else lift.emit("Squeeze", [mean, axes])
 
 
