@@ -24,6 +24,7 @@ from ..backstop import limited
 from ..errors import DestinationError, QfmtError, RemoteError, SourceError, message
 from ..file.copies import downloaded, uploaded
 from ..file.header import is_qfb
+from ..file.replacing import refuse_links_of_others
 from ..file.sharding import tidy
 from ..file.writer import write
 from ..frontends.content import sha256_of, sha256_of_rest
@@ -511,6 +512,7 @@ def _locked(folder: Place) -> Iterator[None]:
         yield
         return
     try:
+        refuse_links_of_others(folder)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DestinationError(f"cannot be created: {error.strerror}", where=str(folder)) from None

@@ -290,8 +290,7 @@ def _target(where: str) -> Path:
 
     OSError if it must not be replaced; renaming alone would replace a read-only file, or a device.
     """
-    if any(map(_is_of_another_user, _links(Path(where)))):
-        raise PermissionError(0, "it is a link of another user in a shared folder")
+    refuse_links_of_others(Path(where))
     try:
         target = Path(where).resolve()
     except (ValueError, RuntimeError) as error:  # a zero byte; a link that leads to itself
@@ -305,18 +304,19 @@ def _target(where: str) -> Path:
     return target
 
 
-def _links(path: Path) -> Iterator[Path]:
-    """A path if it is a link, then what it leads to if that is one, and so on."""
+def refuse_links_of_others(path: Path) -> None:
+    """OSError for a link, or one that it leads to, that someone may have put into a folder for all, to have a file of
+    this user replaced. Linux does not follow such a link to open it (fs.protected_symlinks), but renaming is not
+    opening."""
     for _ in range(40):  # as many as Linux follows
         if not path.is_symlink():
             break
-        yield path
+        if _is_of_another_user(path):
+            raise PermissionError(0, "it is a link of another user in a shared folder")
         path = path.parent / path.readlink()
 
 
 def _is_of_another_user(link: Path) -> bool:
-    """Whether someone may have put a link into a folder for all, to have a file of this user replaced. Linux
-    does not follow such a link to open a file (fs.protected_symlinks), but renaming is not opening."""
     try:
         found, folder = link.lstat(), link.parent.stat()
     except (OSError, ValueError):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import qfmt
+from qfmt.archive.filling import fill
 from qfmt.errors import DestinationError
 from qfmt.file import replacing
 from qfmt.file.replacing import replacing_folder
@@ -105,9 +106,13 @@ def test_links_of_others_in_shared_folders_are_not_followed(tmp_path: Path, monk
     monkeypatch.setattr(Path, "stat", looked)
     (tmp_path / "first.qfb").symlink_to("second.qfb")  # own links, which lead to that of another
     (tmp_path / "second.qfb").symlink_to(shared / "out.qfb")
+    (shared / "archive").symlink_to(tmp_path)
     for path in shared / "out.qfb", tmp_path / "first.qfb":
         with pytest.raises(DestinationError, match="it is a link of another user in a shared folder"):
             model.save(path)
+    with pytest.raises(DestinationError, match="it is a link of another user in a shared folder"):
+        fill(shared / "archive", {"a.pt": DIGITS})
+    assert not (tmp_path / "archive.jsonl").exists()
     assert (tmp_path / "mine").read_text() == "precious"
     monkeypatch.undo()
     model.save(shared / "out.qfb")
