@@ -210,6 +210,56 @@ def test_load_reads_the_metadata_and_then_each_array_once(server: Server, tmp_pa
     assert server.sent < 3 * MB + remote.FIRST + 6 * remote.GRANULE
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_verified_does_not_change(seed: int, server: Server, tmp_path: Path) -> None:
+    """A server that knows what is asked for sends right bytes for that array, and others for what lies beside it."""
+    rng = np.random.default_rng(seed)
+    arrays = {f"w{index:02}": rng.integers(0, 256, int(size), np.uint8) for index, size in enumerate(SIZES)}
+    right = content(Model(Graph((), (), (), {n: Tensor.constant(n, array) for n, array in arrays.items()})), tmp_path)
+    server.files["m.qfb"] = right
+    model, read, refused = qfmt.load(server.url("m.qfb")), {}, 0
+    for name in rng.permutation([*arrays]):
+        begin = right.index(arrays[name].tobytes())
+        wrong = bytearray(byte ^ 255 for byte in right)
+        wrong[begin : begin + arrays[name].size] = arrays[name].tobytes()
+        server.files["m.qfb"] = bytes(wrong)
+        try:
+            read[name] = model.tensors[name].array
+        except DigestError:  # a part of it came beside another array
+            refused += 1
+        for each, array in read.items():
+            assert (array == arrays[each]).all() and (model.tensors[each].array == arrays[each]).all()
+    assert refused and len(read) > 2
+
+
+SIZES = (70_000, 5000, 3000, 9000, 100, 20_000, 4096, 12_000, 70_000, 6000, 50_000)
+"""Of arrays that share granules with their neighbours."""
+
+
+def test_each_byte_is_fetched_once(server: Server, tmp_path: Path) -> None:
+    arrays = {f"w{index:02}": np.full(size, index, np.uint8) for index, size in enumerate(SIZES)}
+    data = content(Model(Graph((), (), (), {n: Tensor.constant(n, array) for n, array in arrays.items()})), tmp_path)
+    server.files["m.qfb"] = data
+    model = qfmt.load(server.url("m.qfb"))
+    for name in [*arrays][::2] + [*arrays][1::2]:
+        assert (model.tensors[name].array == arrays[name]).all()
+    assert server.sent <= len(data)
+
+
+def test_inspect_shows_the_digest_of_what_it_read(server: Server, tmp_path: Path) -> None:
+    """Not of what the server sends the next time."""
+    data = content(weights(3, 100), tmp_path)
+    begun = []
+
+    def answer(handler: Any) -> None:
+        begun.append(handler)
+        forged = data if len(begun) == 1 else data[:64] + bytes(32) + data[96:]
+        handler.answer(206, forged, ETag='"1"', **{"Content-Range": f"bytes 0-{len(data) - 1}/{len(data)}"})
+
+    server.answers["m.qfb"] = answer
+    assert data[64:96].hex() in invoke("inspect", server.url("m.qfb")).output and len(begun) == 1
+
+
 def test_large_metadata_are_read_by_two_requests(server: Server, tmp_path: Path) -> None:
     server.files["m.qfb"] = content(weights(4000, 1), tmp_path)
     begin = header.parse(server.files["m.qfb"][:128], len(server.files["m.qfb"])).data_offset

@@ -101,7 +101,7 @@ def describe(model: Model, path: Place, kind: str) -> Facts:
         inline = sum(prod(each.shape) for _, each in grid.parameters() if each.is_inline)
         budget.allocate(sum(map(len, grid.names)) + NUMBER_BYTES * inline)
     return {
-        "file": file_facts(path, kind) | {"content_id": model.content_id().hex()},
+        "file": file_facts(model, path, kind) | {"content_id": model.content_id().hex()},
         "producer": model.producer,
         "engine": model.engine,
         "source": dict(model.source),
@@ -126,17 +126,19 @@ def _hazards(model: Model) -> list[Facts] | None:
         return None
 
 
-def file_facts(path: Place, kind: str) -> Facts:
-    """The facts of a file that do not require its data, so a gigabyte is listed as quickly as a megabyte."""
+def file_facts(model: Model, path: Place, kind: str) -> Facts:
+    """The facts of the file of a model that do not require its data, so a gigabyte is listed as quickly as a
+    megabyte. Those of a `.qfb` are of the file that was opened: another may have its name now."""
     facts: Facts = {"path": str(path), "kind": kind}
-    if kind == QFB:
-        from ..file.reader import Container
+    if kind != QFB:
+        return facts | {"bytes": size_of(path)}
+    from ..file.tensors import Tensors
 
-        container = Container(path, verify=False)  # it was verified when the model was opened
-        major, minor = container.header.identifier[3:].decode("latin-1"), container.root["minor_version"]
-        facts |= {"bytes": container.header.file_size, "format": f"{major}.{minor}"}
-        return facts | {"sha256": container.header.sha256.hex()}
-    return facts | {"bytes": size_of(path)}
+    held = model.graph.tensors
+    assert isinstance(held, Tensors)
+    header = held.header
+    format_ = f"{header.identifier[3:].decode('latin-1')}.{held.minor_version}"
+    return facts | {"bytes": header.file_size, "format": format_, "sha256": header.sha256.hex()}
 
 
 def counts(graph: Graph) -> Facts:

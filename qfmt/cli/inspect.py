@@ -143,7 +143,7 @@ def command(
 
 
 def _header(model: Model, path: Place, kind: str) -> None:
-    total, file = counts(model.graph), file_facts(path, kind)
+    total, file = counts(model.graph), file_facts(model, path, kind)
     dynamic = model.source.get("dynamic_inputs", "")
     format_ = f"qfb {file['format']}" if kind == QFB else "converted in memory"
     pairs(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
+from bisect import bisect_left, bisect_right
 from shutil import disk_usage
 from typing import BinaryIO
 
@@ -48,7 +49,7 @@ class RemoteFile:
             self.size = reading.size
         elif reading.size is None or not reading.ranged:
             self.size = copy(url, reading, self._file, None if most is None else most + 1)
-            self._begun = self.size
+            self._present.add(0, self.size)
         else:
             self.size = reading.size
             self._transfer(0, min(FIRST, self.size))
@@ -64,27 +65,25 @@ class RemoteFile:
         weakref.finalize(self, _close, os.getpid(), self._file, reading)
         self._opener = os.getpid()
         self._mapped: memoryview | None = None
-        self._present: set[tuple[int, int]] = set()
-        self._begun = 0
-        """From the beginning to here everything is present."""
+        self._present = _Parts()
 
     def fetch(self, begin: int, end: int) -> None:
         """Make the bytes from `begin` to `end` present, of which none is behind the end of the file."""
         with self._turns.turn():
-            if end <= self._begun or (begin, end) in self._present:
+            if self._present.have(begin, end):
                 return
             if self._opener != os.getpid():
                 self._open()
             if (self._reading.size, self._reading.tag) != (self.size, self._tag):
                 raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
-            self._transfer(max(begin // GRANULE * GRANULE, self._begun), end)
-            self._present.add((begin, end))
+            self._transfer(begin, end)
 
     def _transfer(self, begin: int, end: int) -> None:
-        end = min(-(-end // GRANULE) * GRANULE, self.size)
-        _write(self._url, self._file, begin, self._reading, end)
-        if begin <= self._begun:
-            self._begun = max(self._begun, end)
+        """Fetch what is not present. What is present stays as it is: it may have been verified, and be in use."""
+        begin, end = begin // GRANULE * GRANULE, min(-(-end // GRANULE) * GRANULE, self.size)
+        for start, stop in self._present.gaps(begin, end):
+            _write(self._url, self._file, start, self._reading, stop)
+        self._present.add(begin, end)
 
     def read(self, offset: int, size: int) -> bytes:
         self.fetch(offset, min(offset + size, self.size))
@@ -108,6 +107,29 @@ class RemoteFile:
                     what = f"{text_of_size(self.size)} cannot be mapped: {getattr(error, 'strerror', None) or error}"
                     raise RemoteError(what, where=str(self._url)) from None
             return self._mapped[begin:end]
+
+
+class _Parts:
+    """Parts of a file, from a position to another: those that touch each other are one."""
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def have(self, begin: int, end: int) -> bool:
+        """Whether all of this is in them."""
+        return not any(self.gaps(begin, end))
+
+    def gaps(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """What lies between them."""
+        first, last = bisect_right(self._ends, begin), bisect_left(self._begins, end)
+        begins, ends = [begin, *self._ends[first:last]], [*self._begins[first:last], end]
+        return [(a, b) for a, b in zip(begins, ends, strict=True) if a < b]
+
+    def add(self, begin: int, end: int) -> None:
+        first, last = bisect_left(self._ends, begin), bisect_right(self._begins, end)
+        self._begins[first:last] = [min([begin, *self._begins[first:last]])]
+        self._ends[first:last] = [max([end, *self._ends[first:last]])]
 
 
 def _close(process: int, *opened: BinaryIO | Reading) -> None:

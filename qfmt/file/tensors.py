@@ -14,6 +14,7 @@ from .decode import Record, Tables
 if TYPE_CHECKING:
     from ..arrays import Array
     from .columns import Constant
+    from .header import Header
     from .reader import Container
 
 MANY = 32
@@ -119,6 +120,11 @@ class Tensors(Mapping[str, Tensor]):
     def __reduce__(self) -> tuple[type, tuple[dict[str, Tensor]]]:
         """A copy, or a pickle, does not depend on the file."""
         return dict, (dict(self),)
+
+    @property
+    def header(self) -> Header:
+        """That of the file, whose digest was compared if the file was loaded with `verify`."""
+        return self._container.header
 
     @property
     def minor_version(self) -> int:
