@@ -162,6 +162,17 @@ def test_a_large_output_does_not_hide_errors_of_small_ones() -> None:
     assert classify(mean, [Operand(x, None)], Tensor("y", "float16", (1,)), two, two / 2).wrong == 1
 
 
+@pytest.mark.parametrize(("operator", "x", "beside"), [("Sigmoid", -8, 1), ("Elu", -1e-6, 1), ("Mish", -12, 12)])
+def test_small_outputs_are_as_exact_as_what_they_are_computed_from(operator: str, x: float, beside: float) -> None:
+    """Two units in its last place."""
+    node = Node(operator, ("x",), ("y",), {"alpha": 1.0} if operator == "Elu" else {}, "y", OPERATORS[operator].version)
+    operand, output = Operand(np.array([x], np.float32), None), Tensor("y", "float32", (1,))
+    (mine,) = execute(node, [operand], [output])
+    for units, close in ((1.5, 1), (3, 0)):
+        counts = classify(node, [operand], output, mine, mine + np.float32(units * beside * 2**-23))
+        assert (counts.close, counts.wrong) == (close, 1 - close)
+
+
 def test_a_difference_is_as_exact_as_its_terms() -> None:
     """ONNX Runtime computes float16 in float32, and may not round the terms, which can cancel in every result."""
     terms, output = np.array([0.1, 0.2], np.float16), Tensor("y", "float16", (2,))

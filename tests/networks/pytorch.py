@@ -119,8 +119,8 @@ def build(name: str) -> tuple[nn.Module, Inputs]:
 
 
 @quiet()
-def quantize(name: str, mode: str, engine: str = "fbgemm") -> tuple[nn.Module, Inputs]:
-    """The converted model (in eval mode), and inputs that were not used for calibration."""
+def quantize(name: str, mode: str, engine: str = "fbgemm", scale: float = 1) -> tuple[nn.Module, Inputs]:
+    """The converted model (in eval mode), and inputs that were not used for calibration, which are times `scale`."""
     if mode == "direct":
         torch.manual_seed(sum(name.encode()))
         return definition(name).make().eval(), example_inputs(name, HELD_BACK)
@@ -133,7 +133,7 @@ def quantize(name: str, mode: str, engine: str = "fbgemm") -> tuple[nn.Module, I
     prepared = _prepare_fx(model, chosen, inputs) if mode == "fx" else _prepare_eager(model, chosen)
     with torch.no_grad():
         for seed in range(10, 14):
-            prepared(*example_inputs(name, seed))
+            prepared(*(tensor * scale for tensor in example_inputs(name, seed)))
     converted = convert_fx(prepared) if mode == "fx" else tq.convert(prepared)
     return converted.eval(), example_inputs(name, HELD_BACK)
 

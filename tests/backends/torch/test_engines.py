@@ -25,7 +25,9 @@ from torch.ao.nn import quantized as nnq
 import qfmt
 from networks import pytorch
 from qfmt.backends.torch.processor import quantized_kernels
+from qfmt.compare.classes import Counts, classify
 from qfmt.errors import RunError
+from qfmt.interpreter import operands_of, trace
 from qfmt.model import Model
 from support.counts import tell
 from support.paths import DIGITS, HELD_BACK, ROOT
@@ -190,7 +192,38 @@ def test_onednn_is_the_affine_rule(name: str) -> None:
     module = model.to_torch("onednn")
     same, total = equal(call(module, inputs), expected_of(name, "onednn"))
     print(f"{name}: {same} of {total} outputs equal; {len(module.report())} of {len(model.nodes)} nodes fell back")
-    assert same == total
+    assert same == total or ties_of_nodes(model, inputs, "onednn")
+
+
+def ties_of_nodes(model: Model, inputs: pytorch.Inputs, engine: str) -> int:
+    """How many outputs of single nodes are ties, which later nodes spread; all others must be equal. The networks
+    depend on the processor and the placement of memory: calibration sums floats."""
+    values: dict[str, np.ndarray] = {}
+    given = dict(zip(model.graph.inputs, (tensor.numpy() for tensor in inputs), strict=True))
+    kept, found = dict(given), Counts()
+    for node in trace(model, given, values):
+        kept |= {name: values[name] for name in node.outputs}
+        read = [name for name in dict.fromkeys(node.inputs) if name in kept]
+        part = model.subgraph(inputs=read, outputs=node.outputs[:1])
+        (theirs,) = call(part.to_torch(engine), tuple(torch.from_numpy(kept[name]) for name in part.graph.inputs))
+        output = model.tensors[node.outputs[0]]
+        operands = operands_of(node, kept, model.tensors)
+        found = found.plus(classify(node, operands, output, kept[output.name], theirs, engine))
+    tell(f"node by node: {found}")
+    assert found.wrong == 0
+    return found.tie
+
+
+@pytest.mark.slow
+def test_onednn_is_the_affine_rule_but_for_ties(tmp_path: Path) -> None:
+    """MobileNetV2, calibrated with inputs of different sizes, so that it has other scales each time."""
+    name, ties = "mobilenet_v2", 0
+    for number in range(12):
+        network, inputs = pytorch.quantize(name, "fx", scale=1 + number / 1000)
+        model = qfmt.convert(pytorch.save_as(network, inputs, "trace", tmp_path / "m.pt"), engine="onednn")
+        same, total = equal(call(model.to_torch("onednn"), inputs), run(model, inputs))
+        ties += 0 if same == total else ties_of_nodes(model, inputs, "onednn")
+    tell(f"{name}: {ties} ties in 12 networks")
 
 
 @pytest.mark.parametrize("name", HALF)
