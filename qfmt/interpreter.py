@@ -387,9 +387,9 @@ def _real(operand: Operand, rule: str) -> Array:
     return dequantize(operand.array, operand.quantization, rule)
 
 
-ROUNDED_ONCE = ("activation", "softmax")
-"""Families of operators that torch and ONNX Runtime compute in float32 for floats of 16 bits. The other operators of
-several steps round where ONNX says so, or convert their inputs themselves."""
+ROUNDED_ONCE = ("activation", "functions", "normalization", "pooling", "reduction", "resize", "sampling", "softmax")
+"""Families of operators that torch and ONNX Runtime compute in float32 for floats of 16 bits: sums and squares need
+more digits, and a larger range. The other operators of multiple steps convert their inputs themselves."""
 
 
 def _in_float32(array: Array) -> Array:

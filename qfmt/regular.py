@@ -38,6 +38,15 @@ def size_if_any(path: str | os.PathLike[str]) -> int:
         return 0
 
 
+def state_of(path: Path) -> os.stat_result | None:
+    """What `stat` says; None if nothing is there. OSError if the system cannot say: since Python 3.14, `Path.exists`
+    and `Path.is_file` take that for nothing."""
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 LONGEST_PATH = 1 << 12
 """Characters of a path that may exist (PATH_MAX of Linux): Python takes quadratic time to resolve longer ones."""
 

@@ -29,7 +29,7 @@ from ..file.sharding import tidy
 from ..file.writer import write
 from ..frontends.content import sha256_of, sha256_of_rest
 from ..frontends.sources import external_files
-from ..regular import irregular, resolved
+from ..regular import irregular, resolved, state_of
 from ..urls import Place, Url, place, text_of
 from . import cluster, workers
 from .manifest import Entry, Manifest, is_whole
@@ -338,7 +338,7 @@ def _require_unchanged(source: Path, before: os.stat_result) -> None:
 
 def _require_replaceable(file: Path) -> None:
     """DestinationError for a file that is no `.qfb`: it may hold data of a source; or no file."""
-    if file.exists():
+    if state_of(file):
         if what := irregular(file):
             raise DestinationError(what, hint="move it, or name another folder")
         with file.open("rb") as opened:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path, PurePath
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from ..backstop import limited
@@ -26,7 +26,7 @@ from ..file.replacing import replacing
 from ..file.sharding import are_intact, spare
 from ..frontends.content import sha256_of
 from ..frontends.json_text import is_shallow, parse
-from ..regular import files_below, irregular, is_link, require_short, resolved
+from ..regular import files_below, irregular, is_link, require_short, resolved, state_of
 from ..urls import Place, Url
 
 MANIFEST = "archive.jsonl"
@@ -94,7 +94,7 @@ class Manifest:
         """Folders of the archive that no link leads to."""
         self._options: dict[str, Mapping[str, Any]] = {}
         self._require_no_link()
-        if not self.path.exists():
+        if not (state_of(self.path) if isinstance(self.path, Path) else self.path.exists()):
             return
         with downloaded(self.path) as path:
             if what := irregular(path):
@@ -116,8 +116,11 @@ class Manifest:
                         self.is_cut = True
 
     def _require_no_link(self) -> None:
-        if isinstance(self.path, Path) and self.path.is_symlink():  # what it leads to would be replaced
-            raise QfmtError("is a link", where=str(self.path), hint="put the manifest itself into the archive")
+        if not isinstance(self.path, Path):
+            return
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if is_link(self.path.lstat()):  # what it leads to would be replaced
+                raise QfmtError("is a link", where=str(self.path), hint="put the manifest itself into the archive")
 
     def _add(self, line: bytes, where: str, budget: Budget) -> None:
         try:
@@ -231,7 +234,8 @@ def _is_below(text: str) -> bool:
 
 def is_there(file: Path, entry: Entry) -> bool:
     """Whether the file of an entry has the digest that the entry states."""
-    return file.is_file() and file.stat().st_size > 0 and sha256_of(file) == entry.file_sha256
+    found = state_of(file)
+    return bool(found and S_ISREG(found.st_mode) and found.st_size) and sha256_of(file) == entry.file_sha256
 
 
 def is_whole(file: Place, entry: Entry) -> bool:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..arrays import BLOCK
 from ..errors import DestinationError
-from ..regular import hint_for, resolved
+from ..regular import hint_for, resolved, state_of
 from ..threads import nested
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def replacing_folder(folder: Path, check: Callable[[Path], None] = lambda replac
     """A new folder that takes the place of `folder` when the block has ended well, and is removed otherwise. `check`
     raises an error if the folder that was replaced may not be removed, which another process may write to."""
     with _as_destination_error(str(folder)):
-        if folder.exists() and not os.access(folder, os.W_OK):  # it could be renamed, but not removed
+        if state_of(folder) and not os.access(folder, os.W_OK):  # it could be renamed, but not removed
             raise PermissionError(0, "it is read-only")
         _sweep(folder.parent)
         made, lock = _locked_folder(folder.parent)
@@ -121,7 +121,7 @@ def replacing_folder(folder: Path, check: Callable[[Path], None] = lambda replac
                 _take_mode(path, folder / path.name)
                 _sync(path)
             _take_mode(made, folder)
-            if folder.exists():
+            if state_of(folder):
                 _exchange(made, folder)
                 try:
                     check(made)
@@ -139,7 +139,7 @@ def replacing_folder(folder: Path, check: Callable[[Path], None] = lambda replac
 
 def _take_mode(path: Path, replaced: Path) -> None:
     """The permissions of what it replaces, if there is something."""
-    if replaced.exists():
+    if state_of(replaced):
         _set_mode(path, replaced)
 
 
@@ -228,7 +228,8 @@ class NewFile:
         _sweep(replaced.parent)
         self.replaced = self.target = replaced
         self.temporary = _temporary(replaced.parent)
-        mode = replaced.stat().st_mode & 0o666 if replaced.exists() else 0o666  # nobody else may read it meanwhile
+        found = state_of(replaced)
+        mode = found.st_mode & 0o666 if found else 0o666  # nobody else may read it meanwhile
         self.stream = _nameless(replaced.parent) or _named(self.temporary, mode)
 
     def settle(self) -> None:
@@ -236,7 +237,7 @@ class NewFile:
         self.stream.flush()
         os.fsync(self.stream.fileno())
         os.close(os.dup(self.stream.fileno()))  # some mounts say only here what they could not write; the lock stays
-        if self.replaced.exists():
+        if state_of(self.replaced):
             _set_mode(self.stream.fileno() if os.chmod in os.supports_fd else self.temporary, self.replaced)
         if not self.temporary.exists():
             directory = os.open(self.target.parent, os.O_RDONLY)
@@ -299,7 +300,8 @@ def _target(where: str) -> Path:
         raise IsADirectoryError(0, "it is a directory")
     if not target.parent.is_dir():
         raise FileNotFoundError(0, f"there is no directory {target.parent}")
-    if target.exists() and not (stat.S_ISREG(target.stat().st_mode) and os.access(target, os.W_OK)):
+    found = state_of(target)
+    if found and not (stat.S_ISREG(found.st_mode) and os.access(target, os.W_OK)):
         raise PermissionError(0, "it is read-only or not a regular file")
     return target
 

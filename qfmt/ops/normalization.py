@@ -137,12 +137,8 @@ def _layer_normalization_integer(
     engines=by_engine("moments"),
 )
 def layer_normalization(x: Array, scale: Array, b: Array | None, *, axis: int, epsilon: float) -> Array:
-    """Y = (X - mean) / √(variance + epsilon) · Scale + B, statistics over the axes from `axis` on.
-
-    The quotient has at least the precision of float32.
-    """
-    wide = x if x.dtype.itemsize >= 4 else x.astype(f32)
-    y = _normalized(wide, tuple(range(axis % x.ndim, x.ndim)), epsilon).astype(x.dtype) * scale
+    """Y = (X - mean) / √(variance + epsilon) · Scale + B, statistics over the axes from `axis` on."""
+    y = _normalized(x, tuple(range(axis % x.ndim, x.ndim)), epsilon) * scale
     return y if b is None else y + b
 
 
@@ -223,10 +219,9 @@ def instance_normalization(x: Array, scale: Array, b: Array, *, epsilon: float) 
     dtype="input:1",
 )
 def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float) -> Array:
-    """Y = X / √(mean of X² + epsilon) · scale, over the axes from `axis` on; the quotient at least in float32."""
-    wide = x if x.dtype.itemsize >= 4 else x.astype(f32)
-    squares = real_mean(wide * wide, tuple(range(axis % x.ndim, x.ndim)))
-    return (wide / np.sqrt(squares + wide.dtype.type(epsilon))).astype(x.dtype) * scale
+    """Y = X / √(mean of X² + epsilon) · scale, over the axes from `axis` on."""
+    squares = real_mean(x * x, tuple(range(axis % x.ndim, x.ndim)))
+    return x / np.sqrt(squares + x.dtype.type(epsilon)) * scale
 
 
 def _axes_shape(given: Inference) -> list[Shape]:

@@ -166,8 +166,7 @@ def real_mean(x: Array, axes: tuple[int, ...], keepdims: bool = True) -> Array:
     """The mean over the axes; of no elements NaN. `ndarray.mean` warns of these, and filters of warnings are not
     thread-safe."""
     if all(x.shape[axis] for axis in axes):
-        wide = x.astype(np.float32) if x.dtype.name == "bfloat16" else x  # NumPy itself widens only float16
-        return np.asarray(wide.mean(axes, keepdims=keepdims))
+        return np.asarray(x.mean(axes, keepdims=keepdims))
     return np.asarray(x.sum(axes, keepdims=keepdims) / 0)
 
 

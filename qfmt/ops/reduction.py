@@ -76,17 +76,12 @@ def _log(x: Array) -> Array:
     return np.asarray(np.log(x)).astype(x.dtype, copy=False)
 
 
-def _running(x: Array) -> np.dtype[Any]:
-    """The type of running totals: float32 for floats of 16 bits, as in every runtime."""
-    return np.dtype(np.float32) if x.dtype.name in ("float16", "bfloat16") else x.dtype
-
-
 def _sum(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
-    return np.asarray(x.sum(axes, keepdims=keep, dtype=_running(x))).astype(x.dtype, copy=False)
+    return np.asarray(x.sum(axes, keepdims=keep, dtype=x.dtype))
 
 
 def _product(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
-    return np.asarray(x.prod(axes, keepdims=keep, dtype=_running(x))).astype(x.dtype, copy=False)
+    return np.asarray(x.prod(axes, keepdims=keep, dtype=x.dtype))
 
 
 def _log_sum_exp(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
@@ -205,7 +200,7 @@ def cumulative_sum(x: Array, axis: Array, *, exclusive: int, reverse: int) -> Ar
     """y = the cumulative sum of x along the axis (an int32 or int64 scalar)."""
     along = axis_of(int(axis.reshape(())), x.ndim)
     ordered = np.flip(x, along) if reverse else x
-    total = np.cumsum(ordered, along, dtype=_running(x)).astype(x.dtype, copy=False)
+    total = np.cumsum(ordered, along, dtype=x.dtype)
     if exclusive:
         total = np.roll(total, 1, along)
         total[(slice(None),) * along + (slice(0, 1),)] = 0

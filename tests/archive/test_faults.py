@@ -702,6 +702,39 @@ def test_a_file_that_cannot_be_looked_at_is_the_failure_of_one(
     assert "is not a line of a manifest" not in invoke("check", archive).output
 
 
+@pytest.mark.parametrize("number", [EIO, ESTALE])
+def test_a_manifest_that_cannot_be_looked_at_is_no_absent_one(
+    number: int, sources: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where `Path.exists` says that nothing is there if the system cannot say: since Python 3.14."""
+    digits(sources / "a.pt")
+    kept(sources, archive)
+    before = (archive / MANIFEST).read_bytes()
+    look, found = os.stat, find([str(sources)], archive).sources
+
+    def looked(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith(MANIFEST):
+            raise OSError(number, os.strerror(number), str(path))
+        return look(path, *args, **options)
+
+    def swallowing(method: Callable[..., bool]) -> Callable[..., bool]:
+        def asked(path: Path, *args: Any, **options: Any) -> bool:
+            try:
+                return method(path, *args, **options)
+            except OSError:
+                return False
+
+        return asked
+
+    monkeypatch.setattr(os, "stat", looked)
+    for name in ("exists", "is_file", "is_dir", "is_symlink"):
+        monkeypatch.setattr(Path, name, swallowing(getattr(Path, name)))
+    with pytest.raises(OSError, match=os.strerror(number)):
+        fill(archive, found)
+    monkeypatch.undo()
+    assert (archive / MANIFEST).read_bytes() == before
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a descriptor for each file")
 def test_what_a_mount_says_at_close_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mounts of buckets write a file when it is closed."""

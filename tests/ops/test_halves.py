@@ -1,4 +1,4 @@
-"""Activations and softmaxes of float16 and bfloat16 are computed in float32 and rounded once, as in torch."""
+"""What has multiple steps is computed in float32 for float16 and bfloat16, and rounded once, as in torch."""
 
 from __future__ import annotations
 
@@ -49,3 +49,46 @@ def _ordered(codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Codes of floats as integers in the order of the numbers; -0 is 0."""
     wide = codes.astype(np.int64)
     return np.where(wide < 0, -(wide & 0x7FFF), wide)
+
+
+WINDOW = {"kernel_shape": (24, 24), "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+ONES, ZEROS = np.ones(4, np.float32), np.zeros(4, np.float32)
+STATISTICS: dict[str, tuple[dict[str, Any], list[np.ndarray[Any, Any]], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "GroupNormalization": ({"num_groups": 2}, [ONES, ZEROS], lambda x: functional.group_norm(x, 2)),
+    "InstanceNormalization": ({}, [ONES, ZEROS], functional.instance_norm),
+    "LayerNormalization": ({}, [np.ones(24, np.float32)], lambda x: functional.layer_norm(x, (24,))),
+    "AveragePool": (
+        {"kernel_shape": (24, 24), "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)},
+        [],
+        lambda x: functional.avg_pool2d(x, 24),
+    ),
+    "GlobalAveragePool": ({}, [], lambda x: functional.adaptive_avg_pool2d(x, 1)),
+    "qfmt.AdaptiveAveragePool": ({"output_size": (1, 2)}, [], lambda x: functional.adaptive_avg_pool2d(x, (1, 2))),
+    "ReduceL2": ({"keepdims": 1}, [np.array([3])], lambda x: torch.linalg.vector_norm(x, dim=3, keepdim=True)),
+    "ReduceMean": ({"keepdims": 1}, [np.array([2, 3])], lambda x: x.mean((2, 3), keepdim=True)),
+    "ReduceSum": ({"keepdims": 1}, [np.array([3])], lambda x: x.sum(3, keepdim=True)),
+}
+"""Attributes, parameters and what torch computes."""
+
+
+@pytest.mark.parametrize("scale", [300.0, 1.0, 1e-4])
+@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_statistics_have_the_digits_and_the_range_of_float32(dtype: str, name: str, scale: float) -> None:
+    """Squares of numbers above 256 are infinite in float16, and a sum of many numbers stops growing in bfloat16."""
+    kind, own = TYPES[dtype]
+    attributes, parameters, function = STATISTICS[name]
+    x, entry = (np.random.default_rng(0).random((2, 4, 24, 24)) * scale).astype(own), OPERATORS[name]
+    node = Node(name, ("x", "s", "b")[: 1 + len(parameters)], ("y",), entry.complete(attributes), version=entry.version)
+
+    def run(kind: Any, dtype: str) -> Any:
+        given = [each.astype(kind) if each.dtype.kind != "i" else each for each in (x, *parameters)]
+        (result,) = execute(node, [Operand(each, None) for each in given], [Tensor("y", dtype, None)])
+        return result
+
+    ours, wide = run(own, dtype), run(np.float32, "float32")
+    assert (ours == wide.astype(own)).all() and np.isfinite(wide).all()
+    theirs = function(torch.from_numpy(x.view(np.int16)).view(kind)).float().numpy()
+    off = np.abs(ours.astype(np.float32) - theirs).max() / np.abs(theirs).max() / float(ml_dtypes.finfo(own).eps)
+    tell(f"{name} of {dtype}, {scale:g} times: {off:.1f} units off what torch computes")
+    assert off < 2

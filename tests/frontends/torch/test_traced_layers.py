@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.ao.quantization import quantize_dynamic
+from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils import parametrizations
 
 import qfmt
@@ -156,3 +158,28 @@ def test_functions_near_zero(tmp_path: Path) -> None:
     model = qfmt.convert(path)
     for theirs, ours in zip(traced(torch.from_numpy(x)), model.run({"x": x}).values(), strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=5e-7, atol=0)
+
+
+class Halves(nn.Module):
+    """What torch computes in float32: in 16 bits, squares are infinite or 0."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, *_ = torch.var_mean(x, -1)
+        return F.rms_norm(x, (64,)), F.normalize(x, dim=-1), x.std(-1), first.sqrt(), x.norm(), x.log1p(), x.expm1()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("scale", [300.0, 1.0, 1e-3])
+def test_statistics_of_16_bits(scale: float, dtype: torch.dtype, tmp_path: Path) -> None:
+    x = (torch.rand((4, 64), generator=torch.Generator().manual_seed(0)) * scale).to(dtype)
+    torch.jit.save(torch.jit.trace(Halves(), x), str(path := tmp_path / "m.pt"))
+    model = qfmt.convert(path, input_shapes={"x": (4, 64)}, input_dtypes={"x": str(dtype).removeprefix("torch.")})
+    report = qfmt.verify(path, model, {"x": in_numpy(x)})
+    assert report.ok, report.nodes
+    unit = torch.finfo(dtype).eps
+    for ours, theirs in zip(model.run({"x": in_numpy(x)}).values(), Halves()(x), strict=True):
+        np.testing.assert_allclose(ours.astype(np.float32), theirs.float().numpy(), rtol=2 * unit)
+
+
+def in_numpy(x: torch.Tensor) -> Any:
+    return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16 if x.dtype == torch.bfloat16 else np.float16)

@@ -18,6 +18,7 @@ from ..values import TensorValue, Unsupported
 from .indexing import repeated
 from .layouts import matrix_transpose, sliced, unsqueeze
 from .linear import linear_layer
+from .logic import as_in, in_float32
 
 
 @lifts(
@@ -88,12 +89,14 @@ def rms_norm(
     lift: Builder, input: TensorValue, normalized_shape: Any, weight: Any = None, eps: float | None = None
 ) -> Any:
     """x / sqrt(mean(x²) + eps) · weight"""
-    axes = lift.constant(np.arange(-len(normalized_shape), 0, dtype=np.int64))
-    mean = lift.emit("ReduceMean", [lift.emit("Mul", [input, input]), axes], {"keepdims": 1})
+    x, axes = in_float32(lift, input), lift.constant(np.arange(-len(normalized_shape), 0, dtype=np.int64))
+    mean = lift.emit("ReduceMean", [lift.emit("Mul", [x, x]), axes], {"keepdims": 1})
     small = float(np.finfo("float64" if input.dtype == "float64" else "float32").eps) if eps is None else float(eps)
     root = lift.emit("Sqrt", [lift.emit("Add", [*operands(lift, mean, small)])])
-    normal = lift.emit("Mul", [input, lift.emit("Reciprocal", [root])])
-    return normal if weight is None else lift.emit("Mul", [normal, weight])
+    normal = lift.emit("Mul", [x, lift.emit("Reciprocal", [root])])
+    if weight is not None:
+        normal = lift.emit("Mul", [normal, in_float32(lift, lift.tensor(weight))])
+    return as_in(lift, normal, input)
 
 
 _HEADS = "qkv_weight, qkv_bias, proj_weight, proj_bias"

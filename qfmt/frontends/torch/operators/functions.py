@@ -14,7 +14,7 @@ from ..arguments import operands
 from ..building import Builder
 from ..lifts import lifts
 from ..values import Quotient, Size, TensorValue, Unknown, share
-from .logic import cast, in_type, is_tensor
+from .logic import as_in, cast, in_float32, in_type, is_tensor
 from .pointwise import binary
 from .queries import is_open
 
@@ -86,19 +86,23 @@ def log2(lift: Builder, self: Any) -> Any:
 @lifts("aten::log1p")
 def log1p(lift: Builder, self: Any) -> Any:
     """log(1 + x); for small x, of which the sum has few digits, it is 2 artanh(x / (x + 2))."""
-    x = real(lift, self)
+    given = real(lift, self)
+    x = in_float32(lift, given)
     halved = lift.emit("Atanh", [lift.emit("Div", [x, lift.emit("Add", [*operands(lift, x, 2)])])])
     is_small = lift.emit("Less", [*operands(lift, lift.emit("Abs", [x]), 0.5)])
     logarithm = lift.emit("Log", [lift.emit("Add", [*operands(lift, x, 1)])])
-    return lift.emit("Where", [is_small, lift.emit("Mul", [*operands(lift, halved, 2)]), logarithm])
+    result = lift.emit("Where", [is_small, lift.emit("Mul", [*operands(lift, halved, 2)]), logarithm])
+    return as_in(lift, result, given)
 
 
 @lifts("aten::expm1")
 def expm1(lift: Builder, self: Any) -> Any:
     """exp(x) - 1, which has few digits for small x, is tanh(x / 2) (exp(x) + 1)."""
-    x = real(lift, self)
+    given = real(lift, self)
+    x = in_float32(lift, given)
     ratio = lift.emit("Tanh", [lift.emit("Mul", [*operands(lift, x, 0.5)])])
-    return lift.emit("Mul", [ratio, lift.emit("Add", [*operands(lift, lift.emit("Exp", [x]), 1)])])
+    result = lift.emit("Mul", [ratio, lift.emit("Add", [*operands(lift, lift.emit("Exp", [x]), 1)])])
+    return as_in(lift, result, given)
 
 
 @lifts("aten::fmod")
@@ -241,19 +245,23 @@ def variance(
     """Σ (x - mean)² / (n - correction)"""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
-    var, mean = _moments(lift, self, dim, keepdim, _correction(unbiased, correction))
-    if name != "std":
-        return (var, mean) if name == "var_mean" else var
-    root, grid = lift.emit("Sqrt", [var]), arguments.grid(self)
-    return root if grid is None else lift.emit("QuantizeLinear", [root], quantization=grid, dtype=self.dtype)
+    x = lift.tensor(self)
+    var, mean = _moments(lift, in_float32(lift, x), dim, keepdim, _correction(unbiased, correction))
+    if name == "var_mean":
+        return as_in(lift, var, x), as_in(lift, mean, x)
+    result, grid = var if name == "var" else lift.emit("Sqrt", [var]), arguments.grid(x)
+    if name == "var" or grid is None:
+        return as_in(lift, result, x)
+    return lift.emit("QuantizeLinear", [result], quantization=grid, dtype=x.dtype)
 
 
 def _correction(unbiased: Any, correction: Any) -> float:
     return float(correction if correction is not None else 1 if unbiased is None else int(unbiased))
 
 
-def _moments(lift: Builder, self: Any, dim: Any, keepdim: bool, correction: float) -> tuple[TensorValue, TensorValue]:
-    x = lift.tensor(self)
+def _moments(
+    lift: Builder, x: TensorValue, dim: Any, keepdim: bool, correction: float
+) -> tuple[TensorValue, TensorValue]:
     rank = shapes.rank(lift, x)
     given = range(rank) if dim in (None, []) else dim if isinstance(dim, list | tuple) else [dim]
     dims = [axis_of(axis, rank) for axis in given]

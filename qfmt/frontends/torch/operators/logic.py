@@ -26,6 +26,16 @@ def cast(lift: Builder, x: TensorValue, dtype: str) -> TensorValue:
     return x if x.dtype == dtype else lift.emit("Cast", [x], {"to": dtype})
 
 
+def in_float32(lift: Builder, x: TensorValue) -> TensorValue:
+    """Floats of 16 bits as float32, in which torch computes what it does in multiple steps."""
+    return cast(lift, x, "float32") if x.dtype in ("float16", "bfloat16") else x
+
+
+def as_in(lift: Builder, result: TensorValue, x: TensorValue) -> TensorValue:
+    """What was computed of `in_float32(x)`, in the type of x."""
+    return cast(lift, result, x.dtype) if x.dtype in ("float16", "bfloat16") else result
+
+
 def in_type(lift: Builder, value: Any, dtype: Any, *, whole: str = "") -> TensorValue:
     """A tensor, converted to the element type of a call (c10's code).
 
