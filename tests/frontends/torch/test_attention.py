@@ -6,11 +6,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.ao.quantization import default_dynamic_qconfig, quantize_dynamic
+from torch.nn import functional as F  # noqa: N812
 
 import qfmt
 from qfmt.errors import SourceError
@@ -114,6 +116,23 @@ def test_a_script_asks_for_identities_and_devices(batch_first: bool, tmp_path: P
     (found,) = model.run({"x": x.numpy()}).values()
     with torch.no_grad():
         np.testing.assert_allclose(found, network(x).numpy(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_large_scores_of_16_bits(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Torch's kernel has them in float32: rounded to 16 bits, the largest would be off by 0.1."""
+    q, k, v = (torch.randn((1, 4, 64, 64), generator=torch.Generator().manual_seed(seed)) for seed in range(3))
+    given = [each.to(dtype) for each in (q * 3, k * 3, v)]
+    torch.jit.save(torch.jit.trace(F.scaled_dot_product_attention, tuple(given)), str(path := tmp_path / "m.pt"))
+    names, kind = ("argument_1", "argument_2", "argument_3"), str(dtype).removeprefix("torch.")
+    sizes, kinds = dict.fromkeys(names, tuple(q.shape)), dict.fromkeys(names, kind)
+    model = qfmt.convert(path, input_shapes=sizes, input_dtypes=kinds)
+    own = ml_dtypes.bfloat16 if kind == "bfloat16" else np.float16
+    arrays = [each.view(torch.int16).numpy().view(own) for each in given]
+    (ours,) = model.run(dict(zip(names, arrays, strict=True))).values()
+    theirs = F.scaled_dot_product_attention(*given).float().numpy()
+    assert np.abs(ours.astype(np.float32) - theirs).max() <= 2 * torch.finfo(dtype).eps * np.abs(theirs).max()
 
 
 class Dropping(nn.Module):

@@ -26,10 +26,11 @@ from .logic import as_in, in_float32
     " enable_gqa=False)"
 )
 def attention(lift: Builder, a: Any) -> Any:
-    """softmax(q · kᵀ · scale + mask) · v. The result for a row that a mask hides completely is 0."""
+    """softmax(q · kᵀ · scale + mask) · v, in float32. The result for a row that a mask hides completely is 0."""
     if arguments.number(lift, a.dropout_p):
         raise SourceError("drops random values: the network was saved in training mode", hint=EVALUATE)
-    q, k, v = (lift.tensor(each) for each in (a.query, a.key, a.value))
+    given = lift.tensor(a.query)
+    q, k, v = (in_float32(lift, lift.tensor(each)) for each in (given, a.key, a.value))
     if a.enable_gqa:
         k, v = (_for_heads(lift, each, q) for each in (k, v))
     width = shapes.size(lift, q, shapes.rank(lift, q) - 1)
@@ -49,7 +50,7 @@ def attention(lift: Builder, a: Any) -> Any:
         most = lift.emit("ReduceMax", [scores, lift.constant(np.array([-1], np.int64))], {"keepdims": 1})
         hidden = lift.emit("Equal", [most, arguments.scalar_like(lift, most, -np.inf)])
         weights = lift.emit("Where", [hidden, arguments.scalar_like(lift, weights, 0), weights])
-    return lift.emit("MatMul", [weights, v])
+    return as_in(lift, lift.emit("MatMul", [weights, v]), given)
 
 
 def _scores(lift: Builder, q: TensorValue, k: TensorValue, factor: float) -> TensorValue:

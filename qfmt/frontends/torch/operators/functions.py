@@ -85,9 +85,12 @@ def log2(lift: Builder, self: Any) -> Any:
 
 @lifts("aten::log1p")
 def log1p(lift: Builder, self: Any) -> Any:
-    """log(1 + x); for small x, of which the sum has few digits, it is 2 artanh(x / (x + 2))."""
+    """log(1 + x); for small x, of which the sum has few digits, it is 2 artanh(x / (x + 2)), but in float64, in which
+    ONNX Runtime has no Atanh."""
     given = real(lift, self)
     x = in_float32(lift, given)
+    if x.dtype == "float64":
+        return lift.emit("Log", [lift.emit("Add", [*operands(lift, x, 1)])])
     halved = lift.emit("Atanh", [lift.emit("Div", [x, lift.emit("Add", [*operands(lift, x, 2)])])])
     is_small = lift.emit("Less", [*operands(lift, lift.emit("Abs", [x]), 0.5)])
     logarithm = lift.emit("Log", [lift.emit("Add", [*operands(lift, x, 1)])])
