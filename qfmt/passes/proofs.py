@@ -230,11 +230,13 @@ def _beyond(reached: Range, sums: Tensor, where: str) -> list[Violation]:
 
 def _reach(node: Node, proof: Proof, tensors: Tensors, reached: Range | None, where: str) -> list[Violation]:
     x = tensors[node.inputs[0]]
-    nothing_stated = reached is None and x.quantization is None
-    reached = reached or _one(*limits(x))
     low, high = np.array(proof.low, np.int64), np.array(proof.high, np.int64)
-    own = reached.low, reached.high
     channels = len(low)
+    nothing_stated = reached is None and (
+        x.quantization is None or channels > 1
+    )  # a range of all is that of no channel
+    reached = reached or _one(*limits(x))
+    own = reached.low, reached.high
     if channels > 1 and own[0].size and (channels, _axis(node, tensors)) != (len(own[0]), reached.axis):
         own = own[0].min(keepdims=True), own[1].max(keepdims=True)
     if not own[0].size:

@@ -382,3 +382,6 @@ def test_a_multiplier_along_another_dimension_than_the_sums(shape: tuple[int, ..
     model = Model(Graph(("x",), ("y",), nodes, {tensor.name: tensor for tensor in tensors}))
     assert not violations(model)
     assert [broken.rule for broken in proofs(model).violations] == ([] if holds else ["P3"])
+    newer = [replace(conv, version=conv.version + 1), nodes[1]]  # of which only the range of all channels is known
+    found = proofs(model.replace(graph=replace(model.graph, nodes=newer)))
+    assert not found.violations and any("the range of 's' is not stated" in why for why in found.unknown.values())
