@@ -56,10 +56,10 @@ def run(
     """What must not be changed through a result: the inputs, and the results before it."""
     results: dict[str, Array] = {}
     for name in model.graph.outputs:
-        owner = id(_owner(values[name]))
-        results[name] = values[name].copy() if owner in taken else values[name]
-        if values[name].flags.writeable:  # constants are not
-            taken.add(owner)
+        owner = _owner(values[name])
+        results[name] = values[name].copy() if id(owner) in taken else values[name]
+        if owner.flags.writeable:  # constants are not
+            taken.add(id(owner))
     return results
 
 

@@ -15,6 +15,7 @@ from qfmt import Graph, Model, Node, Tensor
 from qfmt.arrays import StoredArray
 from qfmt.compare import replay
 from qfmt.errors import QfmtError
+from qfmt.ops import OPERATORS
 from support.archives import digits
 
 
@@ -104,3 +105,21 @@ def test_results_are_not_the_inputs(operator: str) -> None:
             results = list(model.run({"x": value}).values())
             results[0][...] = 7
             assert all((each == 1).all() for each in (x, given, *results[1:]))
+
+
+@pytest.mark.parametrize("outputs", [("y", "z"), ("z", "y"), ("z", "x", "y")])
+def test_results_are_not_parts_of_each_other(outputs: tuple[str, ...]) -> None:
+    """Expand gives a view that cannot be changed, of an array that can."""
+    size = Tensor.constant("size", np.array([2, 4], np.int64))
+    tensors = {name: Tensor(name, "float32", (2, 4)) for name in "xyz"} | {"size": size}
+    nodes = [
+        Node("Relu", ("x",), ("y",), version=OPERATORS["Relu"].version),
+        Node("Expand", ("y", "size"), ("z",), version=OPERATORS["Expand"].version),
+    ]
+    x = np.ones((2, 4), np.float32)
+    results = Model(Graph(("x",), outputs, nodes, tensors)).run({"x": x})
+    for name in outputs:
+        if results[name].flags.writeable:
+            results[name][...] = 7
+            assert [other for other in outputs if (results[other] == 7).all()] == [name] and (x == 1).all()
+            results[name][...] = 1
