@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
+import selectors
 import subprocess
 import sys
 import time
@@ -58,7 +58,7 @@ class Terminal:
         end = time.monotonic() + seconds
         while not wanted(self.plain):
             left = end - time.monotonic()
-            assert left > 0 and select.select([self.ours], [], [], left)[0] and self._read(), self.text
+            assert left > 0 and self._has_more(left) and self._read(), self.text
         return self.plain
 
     @property
@@ -69,6 +69,12 @@ class Terminal:
     def plain(self) -> str:
         """The same without colors, and without movements of the cursor."""
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|[\r\x07\x08]", "", self.text)
+
+    def _has_more(self, seconds: float) -> bool:
+        """Whether something comes. `select.select` takes descriptors below 1024 only."""
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self.ours, selectors.EVENT_READ)
+            return bool(waiting.select(seconds))
 
     def _read(self) -> bool:
         """Read what comes; False if nothing will, because the other side is closed."""
