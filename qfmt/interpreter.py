@@ -64,7 +64,7 @@ def run(
 
 
 def _owner(array: Any) -> Any:
-    """The array of whose memory this one is a view; itself if it is none."""
+    """The array that owns the memory of this one."""
     while hasattr(array.base, "__array_interface__"):
         array = array.base
     return array

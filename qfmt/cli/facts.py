@@ -127,8 +127,8 @@ def _hazards(model: Model) -> list[Facts] | None:
 
 
 def file_facts(model: Model, path: Place, kind: str) -> Facts:
-    """The facts of the file of a model that do not require its data, so a gigabyte is listed as quickly as a
-    megabyte. Those of a `.qfb` are of the file that was opened: another may have its name now."""
+    """The facts of a model's file that do not require its data, so a gigabyte is listed as quickly as a megabyte. For a
+    `.qfb`, they describe the file that was opened, even if another file has its name by now."""
     facts: Facts = {"path": str(path), "kind": kind}
     if kind != QFB:
         return facts | {"bytes": size_of(path)}

@@ -52,7 +52,8 @@ class SideBySide:
         """Outputs that the source lists twice: a file has a copy of them."""
         self.compared: set[str] = set()
         """Outputs that also exist in the source; they may have no elements."""
-        self._constants: dict[str, Array] = {}
+        self._constants: dict[str, Array]
+        """Those that this sample has read; their unpacked elements count in its memory."""
         self._constant_bytes = sum(data.nbytes for each in model.graph.constants() for _, data in each.stored())
         self._memory: Memory
         """What a sample may take, as a run: all values of the file are held, twice where they differ."""

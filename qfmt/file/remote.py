@@ -79,7 +79,7 @@ class RemoteFile:
             self._transfer(begin, end)
 
     def _transfer(self, begin: int, end: int) -> None:
-        """Fetch what is not present. What is present stays as it is: it may have been verified, and be in use."""
+        """Fetch what is missing. What is present is never written again: it may be verified, and in use."""
         begin, end = begin // GRANULE * GRANULE, min(-(-end // GRANULE) * GRANULE, self.size)
         for start, stop in self._present.gaps(begin, end):
             _write(self._url, self._file, start, self._reading, stop)
@@ -110,14 +110,14 @@ class RemoteFile:
 
 
 class _Parts:
-    """Parts of a file, from a position to another: those that touch each other are one."""
+    """Ranges of bytes, in order; ranges that touch are merged."""
 
     def __init__(self) -> None:
         self._begins: list[int] = []
         self._ends: list[int] = []
 
     def have(self, begin: int, end: int) -> bool:
-        """Whether all of this is in them."""
+        """Whether every byte is in one of them."""
         return not any(self.gaps(begin, end))
 
     def gaps(self, begin: int, end: int) -> list[tuple[int, int]]:

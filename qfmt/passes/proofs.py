@@ -232,9 +232,8 @@ def _reach(node: Node, proof: Proof, tensors: Tensors, reached: Range | None, wh
     x = tensors[node.inputs[0]]
     low, high = np.array(proof.low, np.int64), np.array(proof.high, np.int64)
     channels = len(low)
-    nothing_stated = reached is None and (
-        x.quantization is None or channels > 1
-    )  # a range of all is that of no channel
+    # the range of a whole tensor says nothing of one channel
+    nothing_stated = reached is None and (x.quantization is None or channels > 1)
     reached = reached or _one(*limits(x))
     own = reached.low, reached.high
     if channels > 1 and own[0].size and (channels, _axis(node, tensors)) != (len(own[0]), reached.axis):
