@@ -43,8 +43,12 @@ SAFE_PATH = "PYTHONSAFEPATH"
 PERIOD = 0.2
 """Seconds between two requests for results: the scheduler has less to do if many are requested at once."""
 
-NO_PAGES: dict[str, object] = {f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker", "nanny")}
-"""Settings of Dask without web pages."""
+ALONE: dict[str, object] = {
+    "distributed.worker.profile.enabled": False,
+    **{f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker", "nanny")},
+}
+"""Settings of Dask without web pages, and without what only they show: a profile, whose samples interrupt a task 100
+times in a second."""
 
 IDLE = 60
 """Seconds for which a cluster may have no worker, or one that does not say its version."""
@@ -89,7 +93,7 @@ def results(
                     "preload": f"{__package__}.uninterrupted",
                 }
                 folder = stack.enter_context(_private_folder())
-                settings = {"temporary-directory": folder, **NO_PAGES}  # pages would need no certificate
+                settings = {"temporary-directory": folder, **ALONE}  # pages would need no certificate
                 stack.enter_context(_settings(settings))
                 with _later_interrupted():
                     address = stack.enter_context(dask.LocalCluster(processes=True, **options))
