@@ -295,9 +295,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         arrays = _filled(operator, [operand and _movable(operand.array) for operand in operands])
     else:
         reals = [operand and _real(operand, node.rule) for operand in operands]
-        if operator.family in ROUNDED_ONCE:
-            reals = [real if real is None else _in_float32(real) for real in reals]
-        arrays = _filled(operator, reals)
+        arrays = _filled(operator, reals if operator.family in STATED_TYPES else _widened(reals))
     results = _several(operator.reference(*arrays, **attributes))[: len(outputs)]  # optional ones may be absent
     if moves:
         if wanted is not None and not arrays[0].size:  # an extreme of no elements is the end of the range
@@ -387,14 +385,22 @@ def _real(operand: Operand, rule: str) -> Array:
     return dequantize(operand.array, operand.quantization, rule)
 
 
-ROUNDED_ONCE = ("activation", "functions", "normalization", "pooling", "reduction", "resize", "sampling", "softmax")
-"""Families of operators that torch and ONNX Runtime compute in float32 for floats of 16 bits: sums and squares need
-more digits, and a larger range. The other operators of multiple steps convert their inputs themselves."""
+STATED_TYPES = ("attention",)
+"""Families of operators that state the type of each step."""
 
 
-def _in_float32(array: Array) -> Array:
-    """Floats of 16 bits as float32."""
-    return array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
+def _widened(arrays: Sequence[Array | None]) -> Sequence[Array | None]:
+    """Floats of 16 bits as float32, in which torch and ONNX Runtime compute operators that have them as first input:
+    sums, squares and products need more digits, and a larger range. The result is rounded once. (fbgemm's products of
+    float32 with weights of float16 are sums of their own.)"""
+    first = next(iter(arrays), None)
+    if first is None or not _is_narrow(first):
+        return arrays
+    return [each.astype(np.float32) if each is not None and _is_narrow(each) else each for each in arrays]
+
+
+def _is_narrow(array: Array) -> bool:
+    return DTYPES[array.dtype.name].kind == "f" and array.dtype.itemsize < 4
 
 
 def _movable(array: Array) -> Array:

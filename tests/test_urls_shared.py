@@ -6,6 +6,8 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import pytest
 import qfmt
 from qfmt import transfer
 from qfmt.errors import DigestError, QfmtError, RemoteError
-from qfmt.file import remote
+from qfmt.file import remote, shards
 from qfmt.model import Graph, Model, Tensor
 from support.processes import end_of_fork
 from support.web_server import Server
@@ -137,6 +139,29 @@ def test_threads_read_one_file_in_memory() -> None:
     model.save("memory://a/m.qfb")
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(lambda _: qfmt.load("memory://a/m.qfb") == model, range(40)))
+
+
+def test_threads_open_a_shard_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two copies, only one would be verified: the server may change between them."""
+    weights(8, 5000).save("memory://a/m.qfb", shard_size=20_000)
+    opened, together, fetch = list[str](), Barrier(8), shards._fetched
+
+    def slowly(url: Any, shard: shards.Shard) -> shards.Part:
+        opened.append(shard.name)
+        sleep(0.2)  # time for the others to find that it is not open
+        return fetch(url, shard)
+
+    monkeypatch.setattr(shards, "_fetched", slowly)
+    model = qfmt.load("memory://a/m.qfb")
+
+    def read(index: int) -> bool:
+        tensor = model.tensors[f"w{index}"]
+        together.wait()
+        return bool((tensor.array == index).all())
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(read, range(8)))
+    assert len(opened) == len({*opened}) > 1
 
 
 def test_a_signal_handler_does_not_wait_for_what_it_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:

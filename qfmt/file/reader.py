@@ -339,15 +339,14 @@ class Stored(Data):
 
     def view(self) -> memoryview:
         """All bytes, zero-copy; DigestError if they are not those that were written."""
-        container = self._container
-        view = container.data[self.offset : self.offset + self.nbytes]
+        container, view = self._container, self._bytes()
         if container.verify and self.index not in container.verified:
             if self.index not in container.hashing:  # by another thread: however many there are, it counts once
                 container.hashing.add(self.index)
                 container.hashed += self.nbytes
             if container.hashed > _HASHED * len(container.data):
                 raise FormatError("buffers overlap", where=self.place, rule="F8")
-            if not self.is_intact():
+            if not self._are_intact(view):
                 container.hashing.discard(self.index)
                 what = "the data is damaged: its sha256 differs from the one stated"
                 raise DigestError(what, where=self.place, hint=header.AGAIN, rule="F9")
@@ -368,8 +367,14 @@ class Stored(Data):
 
     def is_intact(self) -> bool:
         """Whether the bytes have the digest that the metadata states."""
+        return self._are_intact(self._bytes())
+
+    def _bytes(self) -> memoryview:
+        return self._container.data[self.offset : self.offset + self.nbytes]
+
+    def _are_intact(self, view: memoryview) -> bool:
         digest = hashlib.sha256()
-        for block in blocks(self._container.data[self.offset : self.offset + self.nbytes]):
+        for block in blocks(view):
             digest.update(block)
         return digest.digest() == self.digest
 

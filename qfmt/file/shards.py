@@ -20,6 +20,7 @@ from ..arrays import blocks
 from ..backstop import grow
 from ..errors import DigestError, FormatError, MissingFileError, QfmtError
 from ..regular import descriptor_of, hint_for, mapped_file, unreadable
+from ..threads import Turns
 from ..urls import Place, Url
 from .decode import Record
 from .header import AGAIN, ALIGNMENT
@@ -94,6 +95,7 @@ class Shards:
         self.shards = shards
         self._begins = [shard.begin for shard in shards]
         self._parts: dict[int, Part] = {}
+        self._turns = Turns()
         self._counted: set[int] = set()
         if isinstance(place, Url):
             self._folder: Place = place.parent
@@ -142,7 +144,9 @@ class Shards:
                     return self._local(index, self._folder)
                 except OSError as error:
                     raise QfmtError(unreadable(error), where=self._place(index), hint=hint_for(error)) from None
-            self._parts[index] = _fetched(self._folder / shard.name, shard)
+            with self._turns.lock:  # once: of two copies, only one would be verified
+                if index not in self._parts:
+                    self._parts.setdefault(index, _fetched(self._folder / shard.name, shard))
         return self._parts[index]
 
     def _local(self, index: int, folder: Path) -> Part:

@@ -245,7 +245,5 @@ def _equation(text: str, count: int) -> tuple[list[str], str]:
 )
 def einsum(*inputs: Array, equation: str) -> Array:
     """Output = the products of input elements at equal letters, summed over the letters that the output lacks."""
-    narrow = inputs[0].dtype.itemsize < 4 and inputs[0].dtype.kind not in "iu"
-    wide = [each.astype(np.float32) for each in inputs] if narrow else inputs
-    total = np.einsum(equation.replace(" ", ""), *wide, optimize=len(inputs) > 2)
+    total = np.einsum(equation.replace(" ", ""), *inputs, optimize=len(inputs) > 2)
     return np.asarray(total).astype(inputs[0].dtype, copy=False)

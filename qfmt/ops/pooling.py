@@ -89,6 +89,8 @@ def max_pool(x: Array, **attributes: Any) -> Array:
 
 def _least(x: Array) -> Any:
     """The smallest number of its type."""
+    if x.dtype == np.bool_:
+        return False
     return np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
 
 

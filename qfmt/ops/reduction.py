@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,15 @@ def _reduce_mean_exact(
     engines=by_engine("mean_divide_offset", qnnpack="mean_reciprocal"),
 )
 def reduce_mean(x: Array, axes: Array | None, *, keepdims: int, noop_with_empty_axes: int) -> Array:
-    """reduced = the mean over the axes (an int64 vector); over all of them if absent."""
-    return real_mean(x, _axes(x, axes, noop_with_empty_axes), bool(keepdims)).astype(x.dtype, copy=False)
+    """reduced = the mean over the axes (an int64 vector); over all of them if absent. That of integers is rounded
+    towards zero.
+    """
+    over = _axes(x, axes, noop_with_empty_axes)
+    count = prod(x.shape[axis] for axis in over)
+    if x.dtype.kind not in "iu" or not count:
+        return real_mean(x, over, bool(keepdims)).astype(x.dtype, copy=False)
+    total = np.asarray(x.sum(over, keepdims=bool(keepdims)))  # in 64 bits
+    return ((total - np.fmod(total, total.dtype.type(count))) // total.dtype.type(count)).astype(x.dtype, copy=False)
 
 
 def _log(x: Array) -> Array:

@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from onnx import helper
+from onnxruntime import InferenceSession
 from torch.nn import functional
 
 from qfmt.interpreter import execute
@@ -92,3 +94,36 @@ def test_statistics_have_the_digits_and_the_range_of_float32(dtype: str, name: s
     off = np.abs(ours.astype(np.float32) - theirs).max() / np.abs(theirs).max() / float(ml_dtypes.finfo(own).eps)
     tell(f"{name} of {dtype}, {scale:g} times: {off:.1f} units off what torch computes")
     assert off < 2
+
+
+X = np.random.default_rng(0).standard_normal((6, 6)) * 60
+PLAIN = {"strides": (1,), "pads": (0, 0), "dilations": (1,)}
+STEPS: dict[str, tuple[dict[str, Any], list[np.ndarray[Any, Any]]]] = {
+    "Conv": ({"kernel_shape": (1,), **PLAIN}, [X[None], X[:3, :, None], -X[:3, 0] * 100]),
+    "Einsum": ({"equation": "ij,jk,kl->il"}, [X, X * 1e-6, X * 1e-3]),
+    "Gemm": ({"alpha": 0.01, "beta": -0.3}, [X, X, X]),
+    "GRU": ({"hidden_size": 2}, [X[None, :, :3] / 60, X[None, :, :3] / 20, X[None, :, 3:5] / 20]),
+    "Mean": ({}, [X * 350, X * 351]),
+    "Sum": ({}, [X * 350, X * 351, X * -352]),
+}
+"""Attributes and inputs."""
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_steps_of_a_node_are_not_rounded_as_in_onnx_runtime(dtype: str, name: str) -> None:
+    """Products and sums of 16 bits may be infinite, where the result is not."""
+    attributes, arrays = STEPS[name]
+    entry, given = OPERATORS[name], [array.astype(np.float16).astype(dtype) for array in arrays]
+    names = [f"x{index}" for index in range(len(given))]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    inputs = [helper.make_tensor_value_info(each, kind, a.shape) for each, a in zip(names, given, strict=True)]
+    output = helper.make_tensor_value_info("y", kind, None)
+    graph = helper.make_graph([helper.make_node(name, names, ["y"], **attributes)], "g", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (theirs,) = session.run(None, dict(zip(names, given, strict=True)))
+    node = Node(name, tuple(names), ("y",), entry.complete(attributes), version=entry.version)
+    ours = execute(node, [Operand(array, None) for array in given], [Tensor("y", dtype, None)])[0]
+    assert np.isfinite(ours).all()
+    np.testing.assert_allclose(ours, theirs, rtol=2 * float(np.finfo(dtype).eps), atol=1e-4)

@@ -137,6 +137,8 @@ def max_pool(
 
 
 def _max_pool(s: Site) -> Any:
+    if s.tensor(0).dtype in ("int64", "uint64"):
+        raise Lacks("pools integers that float64 may not represent")
     return s.result(max_pool, s.x(0), *window(s))
 
 

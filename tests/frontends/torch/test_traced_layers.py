@@ -165,14 +165,31 @@ class Halves(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         first, *_ = torch.var_mean(x, -1)
-        return F.rms_norm(x, (64,)), F.normalize(x, dim=-1), x.std(-1), first.sqrt(), x.norm(), x.log1p(), x.expm1()
+        statistics = F.rms_norm(x, (64,)), F.normalize(x, dim=-1), x.std(-1), first.sqrt(), x.norm()
+        ones, squares = torch.ones_like(x), (x[None], x[None].mT.contiguous())
+        sums = (
+            torch.addmm(-ones[:, :4], x, ones.T),
+            torch.addcmul(x, x, x, value=-0.37),
+            torch.add(x, x.flip(0), alpha=3),
+        )
+        products = torch.baddbmm(ones[None, :, :4], *squares, beta=0.5, alpha=1e-3)
+        others = (
+            x.log1p(),
+            x.expm1(),
+            x.log2(),
+            (x + 1).rsqrt(),
+            F.glu(x),
+            x // 0.37,
+            torch.div(x, 0.37, rounding_mode="trunc"),
+        )
+        return *statistics, products, *sums, *others
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("scale", [300.0, 1.0, 1e-3])
 def test_statistics_of_16_bits(scale: float, dtype: torch.dtype, tmp_path: Path) -> None:
     x = (torch.rand((4, 64), generator=torch.Generator().manual_seed(0)) * scale).to(dtype)
-    torch.jit.save(torch.jit.trace(Halves(), x), str(path := tmp_path / "m.pt"))
+    torch.jit.save(torch.jit.trace(Halves(), x, check_trace=False), str(path := tmp_path / "m.pt"))
     model = qfmt.convert(path, input_shapes={"x": (4, 64)}, input_dtypes={"x": str(dtype).removeprefix("torch.")})
     report = qfmt.verify(path, model, {"x": in_numpy(x)})
     assert report.ok, report.nodes

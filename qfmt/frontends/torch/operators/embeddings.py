@@ -11,6 +11,7 @@ from ..building import Builder
 from ..lifts import lifts
 from ..values import TensorValue, Unsupported
 from .linear import require_packed, weight_of
+from .logic import rounded_once
 
 MODES = ("sum", "mean", "max")
 """Torch's codes for the reduction of a bag."""
@@ -28,13 +29,21 @@ def embedding(lift: Builder, a: Any) -> Any:
 )
 def embedding_bag(lift: Builder, a: Any) -> Any:
     table = lift.tensor(a.weight)
+    if table.dtype == "float64":  # the sums are in float32
+        return NotImplemented
     attributes: dict[str, Attribute] = {
         "mode": _mode(lift, a.mode),
         "include_last_offset": arguments.flag(lift, a.include_last_offset),
         "padding_idx": -1 if a.padding_idx is None else _row(lift, table, a.padding_idx),
     }
-    inputs = [table, _list(lift, a.indices), _list(lift, a.offsets), a.per_sample_weights]
-    return [lift.emit("qfmt.EmbeddingBag", inputs, attributes), *(Unsupported() for _ in range(3))]
+    sums = _bags(lift, table, _list(lift, a.indices), _list(lift, a.offsets), a.per_sample_weights, attributes)
+    return [sums, *(Unsupported() for _ in range(3))]
+
+
+@rounded_once
+def _bags(lift: Builder, *inputs: Any) -> TensorValue:
+    *given, attributes = inputs
+    return lift.emit("qfmt.EmbeddingBag", given, attributes)
 
 
 def _mode(lift: Builder, code: Any) -> str:

@@ -14,7 +14,7 @@ from ..arguments import operands
 from ..building import Builder
 from ..lifts import lifts
 from ..values import Quotient, Size, TensorValue, Unknown, share
-from .logic import as_in, cast, in_float32, in_type, is_tensor
+from .logic import cast, in_type, is_tensor, rounded_once
 from .pointwise import binary
 from .queries import is_open
 
@@ -58,6 +58,7 @@ def sign(lift: Builder, self: TensorValue) -> Any:
 
 
 @lifts("aten::rsqrt")
+@rounded_once
 def rsqrt(lift: Builder, self: Any) -> Any:
     return lift.emit("Reciprocal", [lift.emit("Sqrt", [real(lift, self)])])
 
@@ -79,33 +80,34 @@ def square(lift: Builder, self: Any) -> Any:
 
 
 @lifts("aten::log2")
+@rounded_once
 def log2(lift: Builder, self: Any) -> Any:
     return lift.emit("Div", [*operands(lift, lift.emit("Log", [real(lift, self)]), float(np.log(2)))])
 
 
 @lifts("aten::log1p")
+@rounded_once
 def log1p(lift: Builder, self: Any) -> Any:
-    """log(1 + x); for small x, of which the sum has few digits, it is 2 artanh(x / (x + 2)), but in float64, in which
-    ONNX Runtime has no Atanh."""
-    given = real(lift, self)
-    x = in_float32(lift, given)
-    if x.dtype == "float64":
-        return lift.emit("Log", [lift.emit("Add", [*operands(lift, x, 1)])])
-    halved = lift.emit("Atanh", [lift.emit("Div", [x, lift.emit("Add", [*operands(lift, x, 2)])])])
+    """log(1 + x); for small x, of which u = 1 + x has few digits, it is log(u) · x / (u - 1), or x if u is 1 (Goldberg,
+    "What every computer scientist should know about floating-point arithmetic", theorem 4)."""
+    x = real(lift, self)
+    u = lift.emit("Add", [*operands(lift, x, 1)])
+    logarithm = lift.emit("Log", [u])
+    ratio = lift.emit("Div", [x, lift.emit("Sub", [*operands(lift, u, 1)])])
+    corrected = lift.emit(
+        "Where", [lift.emit("Equal", [*operands(lift, u, 1)]), x, lift.emit("Mul", [logarithm, ratio])]
+    )
     is_small = lift.emit("Less", [*operands(lift, lift.emit("Abs", [x]), 0.5)])
-    logarithm = lift.emit("Log", [lift.emit("Add", [*operands(lift, x, 1)])])
-    result = lift.emit("Where", [is_small, lift.emit("Mul", [*operands(lift, halved, 2)]), logarithm])
-    return as_in(lift, result, given)
+    return lift.emit("Where", [is_small, corrected, logarithm])
 
 
 @lifts("aten::expm1")
+@rounded_once
 def expm1(lift: Builder, self: Any) -> Any:
     """exp(x) - 1, which has few digits for small x, is tanh(x / 2) (exp(x) + 1)."""
-    given = real(lift, self)
-    x = in_float32(lift, given)
+    x = real(lift, self)
     ratio = lift.emit("Tanh", [lift.emit("Mul", [*operands(lift, x, 0.5)])])
-    result = lift.emit("Mul", [ratio, lift.emit("Add", [*operands(lift, lift.emit("Exp", [x]), 1)])])
-    return as_in(lift, result, given)
+    return lift.emit("Mul", [ratio, lift.emit("Add", [*operands(lift, lift.emit("Exp", [x]), 1)])])
 
 
 @lifts("aten::fmod")
@@ -114,6 +116,7 @@ def fmod(lift: Builder, self: Any, other: Any) -> Any:
 
 
 @lifts("aten::addcmul")
+@rounded_once
 def addcmul(lift: Builder, self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     x, a, b = arguments.alike(lift, [lift.tensor(each) for each in (self, tensor1, tensor2)])
     scaled = a if value == 1 else lift.emit("Mul", [*operands(lift, a, value)])
@@ -121,6 +124,7 @@ def addcmul(lift: Builder, self: Any, tensor1: Any, tensor2: Any, *, value: Any 
 
 
 @lifts("aten::glu")
+@rounded_once
 def glu(lift: Builder, self: TensorValue, dim: int = -1) -> Any:
     size = shapes.size(lift, self, dim % shapes.rank(lift, self))
     half = lift.constant(np.array([arguments.whole(lift, size) // 2] * 2, np.int64))
@@ -209,6 +213,7 @@ def norm(lift: Builder, a: Any) -> Any:
 
 
 @lifts("aten::_weight_norm")
+@rounded_once
 def weight_norm(lift: Builder, v: Any, g: Any, dim: int = 0) -> Any:
     """v · (g / ‖v‖), of each slice along a dimension; of all of it if that is -1: torch, WeightNorm.cpp."""
     x = lift.tensor(v)
@@ -235,6 +240,7 @@ def dot(lift: Builder, self: Any, tensor: Any) -> Any:
 
 
 @lifts({f"aten::{name}": name for name in ("var", "std", "var_mean")})
+@rounded_once
 def variance(
     lift: Builder,
     name: str,
@@ -249,12 +255,12 @@ def variance(
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     x = lift.tensor(self)
-    var, mean = _moments(lift, in_float32(lift, x), dim, keepdim, _correction(unbiased, correction))
+    var, mean = _moments(lift, x, dim, keepdim, _correction(unbiased, correction))
     if name == "var_mean":
-        return as_in(lift, var, x), as_in(lift, mean, x)
+        return var, mean
     result, grid = var if name == "var" else lift.emit("Sqrt", [var]), arguments.grid(x)
     if name == "var" or grid is None:
-        return as_in(lift, result, x)
+        return result
     return lift.emit("QuantizeLinear", [result], quantization=grid, dtype=x.dtype)
 
 
@@ -290,18 +296,10 @@ def triangle(lift: Builder, upper: int, self: Any, diagonal: int = 0) -> Any:
 
 @lifts("aten::einsum")
 def einsum(lift: Builder, equation: str, tensors: Any, path: Any = None) -> Any:
+    """Torch sums some integers in their type, and others in int64."""
+    if any(each.is_whole and each.dtype != "int64" for each in map(lift.tensor, tensors)):
+        return NotImplemented
     result = lift.emit("Einsum", list(tensors), {"equation": equation})
     if len(tensors) == 1 and isinstance(tensors[0], TensorValue):
         share("aten::permute", tensors[0], result)  # of one tensor, torch may return a view
     return result
-
-
-@lifts("aten::baddbmm")
-def baddbmm(lift: Builder, self: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    product = lift.emit("MatMul", [batch1, batch2])
-    if alpha != 1:
-        product = lift.emit("Mul", [*operands(lift, product, alpha)])
-    if beta == 0:
-        return product
-    added = self if beta == 1 else lift.emit("Mul", [*operands(lift, self, beta)])
-    return lift.emit("Add", [added, product])

@@ -8,10 +8,12 @@ from typing import Any
 
 from ....errors import SourceError
 from .. import arguments, shapes
+from ..arguments import operands
 from ..building import Builder
 from ..calls import Packed
 from ..lifts import by_rank, lifts
 from ..values import TensorValue
+from .logic import rounded_once
 from .qparams import dynamic_linear
 
 
@@ -142,12 +144,24 @@ def linear(lift: Builder, input: Any, weight: Any, bias: Any = None) -> Any:
 
 @lifts("aten::addmm")
 def addmm(lift: Builder, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha: float = 1) -> Any:
-    if beta != 1 or alpha != 1:
-        return NotImplemented
-    weight = _transposed(lift, lift.tensor(mat2))
+    weight = _transposed(lift, lift.tensor(mat2)) if beta == alpha == 1 else None
     if weight is not None:  # what a linear layer is decomposed into
         return linear_layer(lift, mat1, weight, self)
-    return lift.emit("Add", [lift.emit("MatMul", [mat1, mat2]), self])
+    return baddbmm(lift, self, mat1, mat2, beta, alpha)
+
+
+@lifts("aten::baddbmm")
+@rounded_once
+def baddbmm(lift: Builder, self: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1) -> Any:
+    """alpha · batch1 · batch2 + beta · self; what is multiplied by 0 may be NaN."""
+    product = lift.emit("MatMul", [batch1, batch2])
+    if product.is_whole and not (isinstance(beta, int) and isinstance(alpha, int)):
+        return NotImplemented
+    if alpha != 1:
+        product = lift.emit("Mul", [*operands(lift, product, alpha)])
+    if beta == 0:
+        return product
+    return lift.emit("Add", [product, self if beta == 1 else lift.emit("Mul", [*operands(lift, self, beta)])])
 
 
 @lifts("aten::mm")

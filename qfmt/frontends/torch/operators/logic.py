@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+from typing import cast as cast_type
 
 import numpy as np
 
@@ -34,6 +37,34 @@ def in_float32(lift: Builder, x: TensorValue) -> TensorValue:
 def as_in(lift: Builder, result: TensorValue, x: TensorValue) -> TensorValue:
     """What was computed of `in_float32(x)`, in the type of x."""
     return cast(lift, result, x.dtype) if x.dtype in ("float16", "bfloat16") else result
+
+
+Lift = TypeVar("Lift", bound=Callable[..., Any])
+
+
+def rounded_once(function: Lift) -> Lift:
+    """A lift of multiple steps: of tensors of one 16-bit type, torch computes all of them in float32, and rounds the
+    results (at::opmath_type)."""
+
+    @wraps(function)
+    def lifted(lift: Builder, *args: Any, **kwargs: Any) -> Any:
+        given = [lift.tensor(each) for each in (*args, *kwargs.values()) if is_tensor(each)]
+        first = next((each for each in given if "float" in each.dtype), None)
+        if first is None or {each.dtype for each in given if "float" in each.dtype} != {first.dtype}:
+            return function(lift, *args, **kwargs)
+
+        def wide(value: Any) -> Any:
+            return in_float32(lift, lift.tensor(value)) if is_tensor(value) else value
+
+        def narrow(result: Any) -> Any:
+            if isinstance(result, tuple):
+                return tuple(map(narrow, result))
+            is_wide = isinstance(result, TensorValue) and result.dtype == "float32"
+            return as_in(lift, result, first) if is_wide else result
+
+        return narrow(function(lift, *map(wide, args), **{name: wide(each) for name, each in kwargs.items()}))
+
+    return cast_type(Lift, lifted)
 
 
 def in_type(lift: Builder, value: Any, dtype: Any, *, whole: str = "") -> TensorValue:

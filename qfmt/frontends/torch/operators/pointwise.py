@@ -17,7 +17,7 @@ from ..calls import EVALUATE, Value
 from ..lifts import lifts
 from ..values import Quotient, Refine, Size, TensorValue, Unknown
 from . import qparams
-from .logic import cast, in_type, is_tensor
+from .logic import cast, in_type, is_tensor, rounded_once
 
 
 @lifts("aten::quantize_per_tensor")
@@ -180,7 +180,12 @@ def add(lift: Builder, operator: str, self: Any, other: Any, alpha: Any = 1) -> 
     if isinstance(self, Size) or isinstance(other, Size):
         return binary(lift, operator, self, binary(lift, "Mul", other, alpha))
     x, y = operands(lift, self, other)
-    return lift.emit(operator, [x, lift.emit("Mul", [*operands(lift, y, alpha)])])
+    return _scaled_sum(lift, operator, x, *operands(lift, y, alpha))  # alpha in the type of the tensors
+
+
+@rounded_once
+def _scaled_sum(lift: Builder, operator: str, x: TensorValue, y: TensorValue, alpha: TensorValue) -> TensorValue:
+    return lift.emit(operator, [x, lift.emit("Mul", [y, alpha])])
 
 
 @lifts("aten::rsub")
@@ -234,8 +239,7 @@ def _whole_quotient(lift: Builder, a: Any, b: Any, rounding: str) -> Any:
             x, y = (lift.emit("Cast", [each], {"to": "int64"}) for each in (x, y))
         x = lift.emit("Sub", [x, lift.emit("Mod", [x, y])])
         return cast(lift, lift.emit("Div", [x, y]), kind)
-    quotient = lift.emit("Div", [x, y])
-    return _floor_quotient(lift, x, y, quotient) if rounding == "floor" else trunc(lift, quotient)
+    return _floor_quotient(lift, x, y) if rounding == "floor" else trunc(lift, lift.emit("Div", [x, y]))
 
 
 @lifts("aten::remainder")
@@ -245,7 +249,11 @@ def remainder(lift: Builder, self: Any, other: Any) -> Any:
         return Unknown()
     if isinstance(self, Size) or isinstance(other, Size):
         return shapes.arithmetic(lift, "Mod", self, other)
-    x, y = operands(lift, self, other)
+    return _remainder(lift, *operands(lift, self, other))
+
+
+@rounded_once
+def _remainder(lift: Builder, x: TensorValue, y: TensorValue) -> TensorValue:
     if DTYPES[x.dtype].is_integer:
         return lift.emit("Mod", [x, y])
     rest = lift.emit("Mod", [x, y], {"fmod": 1})
@@ -261,7 +269,8 @@ def trunc(lift: Builder, self: TensorValue) -> Any:
     return lift.emit("Mul", [lift.emit("Sign", [self]), lift.emit("Floor", [lift.emit("Abs", [self])])])
 
 
-def _floor_quotient(lift: Builder, x: TensorValue, y: TensorValue, quotient: TensorValue) -> TensorValue:
+@rounded_once
+def _floor_quotient(lift: Builder, x: TensorValue, y: TensorValue) -> TensorValue:
     """c10/util/generic_math.h, `div_floor_floating`, as in Python: 1 // 0.1 is 9, although 1 / 0.1 is rounded to 10.
 
     (x - fmod(x, y)) / y, rounded; 1 less where the remainder and y have different signs.
@@ -271,7 +280,7 @@ def _floor_quotient(lift: Builder, x: TensorValue, y: TensorValue, quotient: Ten
     signs = lift.emit("Mul", [lift.emit("Sign", [rest]), lift.emit("Sign", [y])])
     less = lift.emit("Cast", [lift.emit("Less", [signs, zero])], {"to": x.dtype})
     by_zero = lift.emit("Equal", [y, zero])
-    return lift.emit("Where", [by_zero, quotient, lift.emit("Sub", [whole, less])])
+    return lift.emit("Where", [by_zero, lift.emit("Div", [x, y]), lift.emit("Sub", [whole, less])])
 
 
 @lifts("aten::neg")

@@ -52,9 +52,8 @@ class Arguments:
         if leaf.example is None:
             return InputSpec(leaf.name)
         example = tuple(leaf.example.shape)
-        if len(example) not in RANK_NAMES:
-            return InputSpec(leaf.name, example=example)
-        shape = own_names(leaf.name, RANK_NAMES[len(example)], len(self.leaves))
+        names = RANK_NAMES.get(len(example), (None,) * len(example))
+        shape = own_names(leaf.name, names, len(self.leaves))
         dtype = leaf.example.dtype if leaf.example.quantizer is None else "float32"
         return InputSpec(leaf.name, shape, dtype, example=example)
 
