@@ -35,8 +35,8 @@ UNSTATED = 4 << 30
 class RemoteFile:
     """A file by URL, as `opened.LocalFile`. Every part is fetched once; RemoteError where that fails.
 
-    Of a server that sends all at once, no more than `most` bytes and one are taken. A forked process that fetches more
-    has its own file and connection: it would share their positions with its parent.
+    Of a server that sends all at once, no more than `most` bytes and one are taken. A forked process has its own file
+    and connection: it would share their positions with its parent.
     """
 
     def __init__(self, url: Url, most: int | None = None) -> None:
@@ -70,13 +70,16 @@ class RemoteFile:
     def fetch(self, begin: int, end: int) -> None:
         """Make the bytes from `begin` to `end` present, of which none is behind the end of the file."""
         with self._turns.turn():
-            if self._present.have(begin, end):
-                return
-            if self._opener != os.getpid():
-                self._open()
-            if (self._reading.size, self._reading.tag) != (self.size, self._tag):
-                raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
-            self._transfer(begin, end)
+            self._be_own()
+            if not self._present.have(begin, end):
+                if (self._reading.size, self._reading.tag) != (self.size, self._tag):
+                    raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
+                self._transfer(begin, end)
+
+    def _be_own(self) -> None:
+        """In a forked process, begin anew before anything is read: what it has verified is of its own file."""
+        if self._opener != os.getpid():
+            self._open()
 
     def _transfer(self, begin: int, end: int) -> None:
         """Fetch what is missing. What is present is never written again: it may be verified, and in use."""
@@ -99,6 +102,7 @@ class RemoteFile:
     def view(self, begin: int, end: int) -> memoryview:
         """A part of the file as it is mapped; what was not fetched is zeros."""
         with self._turns.turn():
+            self._be_own()
             if self._mapped is None:
                 try:
                     self._file.truncate(self.size)

@@ -204,12 +204,14 @@ def broadcast_to(lift: Builder, self: TensorValue, size: Any) -> Any:
 
 @lifts("aten::as_strided")
 def as_strided(lift: Builder, self: TensorValue, size: Any, stride: Any, storage_offset: Any = None) -> Any:
-    """All elements in their order: a reshape. Anything else depends on the memory layout, which is not kept."""
+    """All elements of an input in their order: a reshape. Anything else depends on the memory layout, which is not
+    kept."""
     whole = len(size) <= MAXIMUM_RANK and all(
         isinstance(each, int) for each in (*size, *stride, *(self.shape or (None,)))
     )
     in_order = [prod(size[axis + 1 :]) for axis in range(len(size))] if whole else None
     ordered = whole and all(s == o or n == 1 for s, o, n in zip(stride, in_order or (), size, strict=True))
-    if not ordered or storage_offset or prod(size) != prod(self.shape or ()):  # type: ignore[arg-type]
+    is_input = self.key in lift.inputs
+    if not is_input or not ordered or storage_offset or prod(size) != prod(self.shape or ()):  # type: ignore[arg-type]
         return NotImplemented
     return shapes.reshape(lift, self, size)

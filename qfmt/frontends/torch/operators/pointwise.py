@@ -349,13 +349,13 @@ def hardtanh(lift: Builder, self: TensorValue, min_val: Any = -1.0, max_val: Any
 
 @lifts("aten::clamp", "aten::clip", "aten::clamp_min", "quantized::clamp")
 def clamp(lift: Builder, self: TensorValue, min: Any = None, max: Any = None) -> Any:
-    if not (_is_number(lift, min) and _is_number(lift, max)):
+    if not (_is_number(lift, self, min) and _is_number(lift, self, max)):
         for operator, bound in (("Max", min), ("Min", max)):
             self = self if bound is None else lift.emit(operator, [*operands(lift, self, bound)])
         return self
+    for bound in (min, max):
+        self = self if bound is None else operands(lift, self, bound)[0]
     numbers = [None if bound is None else arguments.number(lift, bound) for bound in (min, max)]
-    for number in numbers:
-        self = self if number is None else arguments.operands(lift, self, number)[0]
     dtype = "float32" if self.quantization is not None else self.dtype
     try:
         bounds = [None if bound is None else lift.constant(np.array(bound, numpy_dtype(dtype))) for bound in numbers]
@@ -364,10 +364,10 @@ def clamp(lift: Builder, self: TensorValue, min: Any = None, max: Any = None) ->
     return lift.emit("Clip", [self, *bounds], quantization=arguments.grid(self))
 
 
-def _is_number(lift: Builder, value: Any) -> bool:
+def _is_number(lift: Builder, clamped: TensorValue, value: Any) -> bool:
     """Whether it is one number, or absent, and not a tensor that is computed or has a bound for each element."""
     x = lift.tensor(value) if is_tensor(value) else None
-    return x is None or (lift.is_constant(x) and x.shape in ((), (1,)))
+    return x is None or (lift.is_constant(x) and x.shape in ((), (1,)) and (x.shape == () or clamped.shape != ()))
 
 
 @lifts("aten::clamp_max")
