@@ -116,8 +116,8 @@ def test_a_child_that_ends_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 @pytest.mark.parametrize("tagged", [True, False])
 def test_a_forked_process_notices_that_the_file_was_replaced(tagged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what the other side says of it, or else by the digests: what the parent verified was fetched by the parent, and
-    its copy is of no use in the child, whose own one would follow it unverified."""
+    """By what the other side says of it, or else by the digests. The child does not use what its parent fetched: its
+    own copy would follow, unverified."""
     if not tagged:
         monkeypatch.setattr(transfer, "TAGS", ())
     weights(3, MB).save("memory://a/m.qfb")

@@ -75,7 +75,10 @@ def indices(lift: Builder, value: Any) -> TensorValue:
 def scalar_like(lift: Builder, value: TensorValue, number: float) -> TensorValue:
     """A scalar constant of the dtype of a tensor, on its grid if it has one."""
     if value.quantization is None:
-        return lift.constant(np.array(number, numpy_dtype(value.dtype)))
+        try:
+            return lift.constant(np.array(number, numpy_dtype(value.dtype)))
+        except OverflowError:
+            raise SourceError(f"uses {number} beside {value.dtype}, which cannot represent it") from None
     scalar = lift.constant(np.array(number, np.float32))
     return lift.emit("QuantizeLinear", [scalar], quantization=value.quantization, dtype=value.dtype)
 

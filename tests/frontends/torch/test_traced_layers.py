@@ -18,6 +18,7 @@ from torch.nn.utils import parametrizations
 
 import qfmt
 from networks.pytorch import quiet
+from qfmt.errors import UnsupportedOperatorsError
 
 
 class Masked(nn.Module):
@@ -200,3 +201,59 @@ def test_statistics_of_16_bits(scale: float, dtype: torch.dtype, tmp_path: Path)
 
 def in_numpy(x: torch.Tensor) -> Any:
     return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16 if x.dtype == torch.bfloat16 else np.float16)
+
+
+class Bounded(nn.Module):
+    """A bound is a tensor of another type, to which PyTorch promotes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("limit", torch.tensor([100]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.clamp(max=self.limit) * 2
+
+
+class Bags(nn.Module):
+    def forward(self, table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return F.embedding_bag(rows, table, mode="sum")
+
+
+class Started(nn.Module):
+    """A list that begins with a vector of no elements."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.cat([torch.zeros(0), x, x]), torch.sign(x > 0)
+
+
+BYTES, NUMBER, X = torch.tensor([1, 100, 200], dtype=torch.uint8), torch.tensor(3), torch.arange(6.0).reshape(2, 3) - 2
+PROMOTED: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]] = {
+    "a bound of another type": (Bounded(), (BYTES,)),
+    "an integer without dimensions": (nn.ReLU(), (NUMBER,)),
+    "integers of six dimensions": (nn.ReLU(), (NUMBER.reshape(1, 1, 1, 1, 1, 1),)),
+    "bags of float16": (Bags(), (X.half(), torch.tensor([[0, 1], [1, 1]]))),
+    "an empty vector": (Started(), (X,)),
+}
+
+
+@pytest.mark.parametrize("name", PROMOTED)
+def test_results_have_the_types_of_pytorch(name: str, tmp_path: Path) -> None:
+    module, inputs = PROMOTED[name]
+    torch.jit.save(torch.jit.trace(module, inputs), str(path := tmp_path / "m.pt"))
+    model = qfmt.convert(path)
+    values = zip(model.graph.inputs, inputs, strict=True)
+    results = model.run({key: value.numpy() for key, value in values}).values()
+    expected = module(*inputs)
+    for ours, theirs in zip(results, expected if isinstance(expected, tuple) else [expected], strict=True):
+        np.testing.assert_array_equal(ours, theirs.numpy(), strict=True)
+
+
+class Strided(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu().t().as_strided((2, 3), (3, 1))
+
+
+def test_memory_that_is_not_in_order(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.trace(Strided(), X), str(path := tmp_path / "m.pt"))
+    with pytest.raises(UnsupportedOperatorsError, match="as_strided"):
+        qfmt.convert(path, input_shapes={"x": (2, 3)})

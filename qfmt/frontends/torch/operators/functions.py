@@ -50,7 +50,9 @@ def rounded(lift: Builder, operator: str, self: Any) -> Any:
 
 @lifts("aten::sign")
 def sign(lift: Builder, self: TensorValue) -> Any:
-    """Of NaN it is 0, which it is not in ONNX; dequantized numbers include none."""
+    """Of NaN it is 0, which it is not in ONNX; dequantized numbers include none. Of a bool it is the bool."""
+    if self.dtype == "bool":
+        return lift.alias(self)
     maker = lift.makers.get(self.key)
     if "float" in self.dtype and self.quantization is None and not (maker and maker.operator == "DequantizeLinear"):
         self = lift.emit("Where", [lift.emit("IsNaN", [self]), *operands(lift, 0.0, self)])

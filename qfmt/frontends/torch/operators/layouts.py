@@ -194,8 +194,11 @@ def _known_size(lift: Builder, x: TensorValue, dim: int) -> int:
 
 @lifts("aten::cat", "aten::concat")
 def cat(lift: Builder, tensors: Sequence[Any], dim: int = 0) -> Any:
-    """For quantized tensors, torch uses the scale and zero point of the first one."""
+    """For quantized tensors, torch uses the scale and zero point of the first one. It skips vectors without elements
+    among tensors of more dimensions."""
     values = arguments.alike(lift, _some_tensors(lift, tensors))
+    if any(each.shape is not None and len(each.shape) > 1 for each in values):
+        values = [each for each in values if each.shape != (0,)]
     if len(values) == 1 and values[0].quantization is None:
         return lift.alias(values[0])
     return _joined(lift, values, dim, arguments.grid(values[0]))
