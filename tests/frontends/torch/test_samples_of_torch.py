@@ -29,11 +29,8 @@ pytest.importorskip("expecttest", reason="PyTorch's database of operators needs 
 OTHER_SUITES = ("_refs", "fft", "jiterator", "masked", "ops", "signal", "sparse", "special")
 """Names that begin so are of functions that trained networks do not call."""
 
-UNDEFINED = {
-    "topk": "which of equal elements comes first",
-    "_upsample_bilinear2d_aa": "weights of float64, which are of float32 in qfmt",
-}
-"""What PyTorch leaves open, or qfmt states otherwise."""
+UNDEFINED = ("topk",)
+"""PyTorch leaves open which of equal elements comes first."""
 
 
 class Called(torch.nn.Module):

@@ -141,8 +141,10 @@ def upsample(
     lift: Builder, how: Any, input: Any, output_size: Any, align_corners: bool, *scales: Any, **named: Any
 ) -> Any:
     rank, attributes = how
-    if lift.tensor(input).is_whole:
-        raise SourceError("interpolates integers, which torch rounds in its own way", hint="cast them to float32 first")
+    x = lift.tensor(input)
+    if x.is_whole or x.dtype == "float64":
+        why = "integers, which torch rounds in its own way" if x.is_whole else "float64, with positions of float64"
+        raise SourceError(f"interpolates {why}", hint="cast to float32 first")
     if align_corners and "antialias" in attributes:
         return NotImplemented
     places = {"coordinate_transformation_mode": "align_corners" if align_corners else "half_pixel"}
