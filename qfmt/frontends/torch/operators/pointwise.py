@@ -387,6 +387,7 @@ def bounded(lift: Builder, operator: str, self: TensorValue) -> Any:
 
 
 @lifts("aten::silu")
+@rounded_once
 def silu(lift: Builder, self: TensorValue) -> Any:
     return lift.emit("Mul", [self, lift.emit("Sigmoid", [self])])
 
