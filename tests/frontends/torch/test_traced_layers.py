@@ -180,6 +180,7 @@ class Halves(nn.Module):
             x.log2(),
             (x + 1).rsqrt(),
             F.glu(x),
+            F.silu(-x),
             x // 0.37,
             torch.div(x, 0.37, rounding_mode="trunc"),
         )
