@@ -34,7 +34,7 @@ LONG = (
     "archive/test_reading.py", "readers/test_c_reader.py", "view/test_built_page.py",
     "compare/test_verify_overflow.py", "file/test_shards.py", "readers/test_c_reader_run.py",
     "archive/test_filling.py", "frontends/test_budget.py", "frontends/test_isolation.py", "test_urls.py",
-    "file/test_large.py", "readers/test_evolution.py", "backends/torch/test_engines.py",
+    "test_urls_copied.py", "file/test_large.py", "readers/test_evolution.py", "backends/torch/test_engines.py",
     "backends/torch/test_exact_kernels.py", "compare/test_verify.py", "frontends/torch/test_exported_functions.py",
     "backends/torch/test_operators.py",
 )  # fmt: skip

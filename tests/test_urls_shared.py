@@ -20,7 +20,7 @@ from qfmt.file import remote, shards
 from qfmt.model import Graph, Model, Tensor
 from support.processes import end_of_fork
 from support.web_server import Server
-from test_urls import MB, weights
+from support.weights import MB, content, weights
 
 pytestmark = pytest.mark.usefixtures("temporary")
 
@@ -111,6 +111,20 @@ def test_a_child_that_ends_changes_nothing(tmp_path: Path) -> None:
         [sys.executable, "-c", EXITS, tmp_path / "m.qfb"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_forked_process_reads_what_its_parent_read(ranges: bool, server: Server, tmp_path: Path) -> None:
+    server.ranges = ranges
+    server.files["m.qfb"] = content(weights(3, MB), tmp_path)
+    model = qfmt.load(server.url("m.qfb"))
+    assert (model.tensors["w1"].array == 1).all()
+
+    def read() -> None:
+        assert all((model.tensors[f"w{index}"].array == index).all() for index in (1, 2, 0))
+
+    assert end_of_fork(read) == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")

@@ -42,20 +42,13 @@ class RemoteFile:
     def __init__(self, url: Url, most: int | None = None) -> None:
         self._url = url
         self._turns = Turns()
-        self._open()
-        reading = self._reading
-        self._tag = reading.tag
-        if reading.size is not None and most is not None and reading.size > most:
-            self.size = reading.size
-        elif reading.size is None or not reading.ranged:
-            self.size = copy(url, reading, self._file, None if most is None else most + 1)
-            self._present.add(0, self.size)
-        else:
-            self.size = reading.size
+        self._first = self._open(most)
+        self.size = self._first[0]
+        if self._reading.ranged and (most is None or self.size <= most):
             self._transfer(0, min(FIRST, self.size))
 
-    def _open(self) -> None:
-        """Connect, and make an empty file."""
+    def _open(self, most: int | None) -> tuple[int, tuple[object, ...]]:
+        """Connect, and make a file, with all of the remote one if it cannot be had in parts: its size and its tag."""
         self._reading = reading = self._url.open(FIRST)
         try:
             self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  (it lives as long as this)
@@ -63,23 +56,28 @@ class RemoteFile:
             reading.close()
             raise no_temporary(error) from None
         weakref.finalize(self, _close, os.getpid(), self._file, reading)
-        self._opener = os.getpid()
         self._mapped: memoryview | None = None
         self._present = _Parts()
+        size = reading.size
+        if size is None or (not reading.ranged and (most is None or size <= most)):
+            size = copy(self._url, reading, self._file, None if most is None else most + 1)
+            self._present.add(0, size)
+        self._opener, self._found = os.getpid(), (size, reading.tag)
+        return self._found
 
     def fetch(self, begin: int, end: int) -> None:
         """Make the bytes from `begin` to `end` present, of which none is behind the end of the file."""
         with self._turns.turn():
             self._be_own()
+            if self._found != self._first:
+                raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
             if not self._present.have(begin, end):
-                if (self._reading.size, self._reading.tag) != (self.size, self._tag):
-                    raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
                 self._transfer(begin, end)
 
     def _be_own(self) -> None:
         """In a forked process, begin anew before anything is read: what it has verified is of its own file."""
         if self._opener != os.getpid():
-            self._open()
+            self._open(self.size)
 
     def _transfer(self, begin: int, end: int) -> None:
         """Fetch what is missing. What is present is never written again: it may be verified, and in use."""

@@ -96,3 +96,13 @@ def serving() -> Iterator[Server]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def unstated(handler: Any) -> None:
+    """An answer without end, whose size is not stated."""
+    handler.server.ranges = False
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    while True:
+        handler.send(b"10000\r\n" + bytes(65536) + b"\r\n")
