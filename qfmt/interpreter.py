@@ -295,7 +295,7 @@ def _execute(node: Node, operands: Sequence[Operand | None], outputs: Sequence[T
         arrays = _filled(operator, [operand and _movable(operand.array) for operand in operands])
     else:
         reals = [operand and _real(operand, node.rule) for operand in operands]
-        arrays = _filled(operator, reals if operator.family in STATED_TYPES else _widened(reals))
+        arrays = _filled(operator, _widened(reals))
     results = _several(operator.reference(*arrays, **attributes))[: len(outputs)]  # optional ones may be absent
     if moves:
         if wanted is not None and not arrays[0].size:  # an extreme of no elements is the end of the range
@@ -383,10 +383,6 @@ def _real(operand: Operand, rule: str) -> Array:
     if operand.quantization is None:
         return operand.array
     return dequantize(operand.array, operand.quantization, rule)
-
-
-STATED_TYPES = ("attention",)
-"""Families of operators that state the type of each step."""
 
 
 def _widened(arrays: Sequence[Array | None]) -> Sequence[Array | None]:

@@ -9,6 +9,7 @@ import os
 import tempfile
 import weakref
 from bisect import bisect_left, bisect_right
+from operator import itemgetter
 from shutil import disk_usage
 from typing import BinaryIO
 
@@ -35,63 +36,51 @@ UNSTATED = 4 << 30
 class RemoteFile:
     """A file by URL, as `opened.LocalFile`. Every part is fetched once; RemoteError where that fails.
 
-    Of a server that sends all at once, no more than `most` bytes and one are taken. A forked process has its own file
-    and connection: it would share their positions with its parent.
+    Of a server that sends all at once, no more than `most` bytes and one are taken. A forked process that fetches more
+    has its own copy and connection: it would share their positions with its parent.
     """
 
     def __init__(self, url: Url, most: int | None = None) -> None:
         self._url = url
         self._turns = Turns()
-        self._first = self._open(most)
-        self.size = self._first[0]
-        if self._reading.ranged and (most is None or self.size <= most):
-            self._transfer(0, min(FIRST, self.size))
-
-    def _open(self, most: int | None) -> tuple[int, tuple[object, ...]]:
-        """Connect, and make a file, with all of the remote one if it cannot be had in parts: its size and its tag."""
-        self._reading = reading = self._url.open(FIRST)
-        try:
-            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  (it lives as long as this)
-        except OSError as error:
-            reading.close()
-            raise no_temporary(error) from None
-        weakref.finalize(self, _close, os.getpid(), self._file, reading)
-        self._mapped: memoryview | None = None
-        self._present = _Parts()
-        size = reading.size
-        if size is None or (not reading.ranged and (most is None or size <= most)):
-            size = copy(self._url, reading, self._file, None if most is None else most + 1)
-            self._present.add(0, size)
-        self._opener, self._found = os.getpid(), (size, reading.tag)
-        return self._found
+        self._first = first = _Copy(url, most)
+        self.size = first.size
+        self._copies = [first]
+        """In a forked process, those of the processes before it, and then its own."""
+        if first.reading.ranged and (most is None or self.size <= most):
+            self._transfer(first, 0, min(FIRST, self.size))
 
     def fetch(self, begin: int, end: int) -> None:
         """Make the bytes from `begin` to `end` present, of which none is behind the end of the file."""
         with self._turns.turn():
-            self._be_own()
-            if self._found != self._first:
+            if self._with(begin, end):
+                return
+            if self._copies[-1].process != os.getpid():
+                self._copies.append(_Copy(self._url, self.size))
+            own = self._copies[-1]
+            if (own.size, own.reading.tag) != (self.size, self._first.reading.tag):
                 raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
-            if not self._present.have(begin, end):
-                self._transfer(begin, end)
+            self._transfer(own, begin, end)
 
-    def _be_own(self) -> None:
-        """In a forked process, begin anew before anything is read: what it has verified is of its own file."""
-        if self._opener != os.getpid():
-            self._open(self.size)
+    def _with(self, begin: int, end: int) -> _Copy | None:
+        """The copy that has these bytes. In a forked process it stays the same one, whatever the process fetches: to
+        have a part from another copy later would be to have it unverified."""
+        return next((each for each in self._copies if each.present.have(begin, end)), None)
 
-    def _transfer(self, begin: int, end: int) -> None:
+    def _transfer(self, own: _Copy, begin: int, end: int) -> None:
         """Fetch what is missing. What is present is never written again: it may be verified, and in use."""
         begin, end = begin // GRANULE * GRANULE, min(-(-end // GRANULE) * GRANULE, self.size)
-        for start, stop in self._present.gaps(begin, end):
-            _write(self._url, self._file, start, self._reading, stop)
-        self._present.add(begin, end)
+        for start, stop in own.present.gaps(begin, end):
+            _write(self._url, own.file, start, own.reading, stop)
+        own.present.add(begin, end)
 
     def read(self, offset: int, size: int) -> bytes:
-        self.fetch(offset, min(offset + size, self.size))
+        self.fetch(offset, end := min(offset + size, self.size))
+        file = (self._with(offset, end) or self._first).file
         if hasattr(os, "pread"):  # forked processes share the position of the file
-            return os.pread(self._file.fileno(), size, offset)
-        self._file.seek(offset)
-        return self._file.read(size)
+            return os.pread(file.fileno(), size, offset)
+        file.seek(offset)
+        return file.read(size)
 
     def data(self, begin: int, end: int) -> Fetched:
         """A part of the file, which is fetched when it is asked for. RemoteError if it is too large for this system."""
@@ -100,23 +89,48 @@ class RemoteFile:
     def view(self, begin: int, end: int) -> memoryview:
         """A part of the file as it is mapped; what was not fetched is zeros."""
         with self._turns.turn():
-            self._be_own()
-            if self._mapped is None:
-                try:
-                    self._file.truncate(self.size)
-                    self._mapped = memoryview(mapped_file(self._file.fileno()))
-                except (OSError, OverflowError) as error:
-                    what = f"{text_of_size(self.size)} cannot be mapped: {getattr(error, 'strerror', None) or error}"
-                    raise RemoteError(what, where=str(self._url)) from None
-            return self._mapped[begin:end]
+            mapped = (self._with(begin, end) or self._copies[-1]).mapped
+            try:
+                return mapped(self.size)[begin:end]
+            except (OSError, OverflowError) as error:
+                what = f"{text_of_size(self.size)} cannot be mapped: {getattr(error, 'strerror', None) or error}"
+                raise RemoteError(what, where=str(self._url)) from None
+
+
+class _Copy:
+    """A temporary file with parts of a remote one, and the connection of this process that they come by."""
+
+    def __init__(self, url: Url, most: int | None) -> None:
+        """Connect, and make a file, with all of the remote one if it cannot be had in parts."""
+        self.reading = reading = url.open(FIRST)
+        try:
+            self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  (it lives as long as this)
+        except OSError as error:
+            reading.close()
+            raise no_temporary(error) from None
+        self.process = os.getpid()
+        weakref.finalize(self, _close, self.process, self.file, reading)
+        self.present = _Parts()
+        self._mapped: memoryview | None = None
+        size = reading.size
+        if size is None or (not reading.ranged and (most is None or size <= most)):
+            size = copy(url, reading, self.file, None if most is None else most + 1)
+            self.present.add(0, size)
+        self.size = size
+
+    def mapped(self, size: int) -> memoryview:
+        """The file, made as large as the remote one. Raises OSError, OverflowError."""
+        if self._mapped is None:
+            self.file.truncate(size)
+            self._mapped = memoryview(mapped_file(self.file.fileno()))
+        return self._mapped
 
 
 class _Parts:
     """Ranges of bytes, in order; ranges that touch are merged."""
 
     def __init__(self) -> None:
-        self._begins: list[int] = []
-        self._ends: list[int] = []
+        self._ranges: list[tuple[int, int]] = []
 
     def have(self, begin: int, end: int) -> bool:
         """Whether every byte is in one of them."""
@@ -124,14 +138,19 @@ class _Parts:
 
     def gaps(self, begin: int, end: int) -> list[tuple[int, int]]:
         """What lies between them."""
-        first, last = bisect_right(self._ends, begin), bisect_left(self._begins, end)
-        begins, ends = [begin, *self._ends[first:last]], [*self._begins[first:last], end]
+        within = self._ranges[self._touching(begin, end)]
+        begins, ends = [begin, *(each[1] for each in within)], [*(each[0] for each in within), end]
         return [(a, b) for a, b in zip(begins, ends, strict=True) if a < b]
 
     def add(self, begin: int, end: int) -> None:
-        first, last = bisect_left(self._ends, begin), bisect_right(self._begins, end)
-        self._begins[first:last] = [min([begin, *self._begins[first:last]])]
-        self._ends[first:last] = [max([end, *self._ends[first:last]])]
+        """In one step: another thread may fork at any time."""
+        touching = self._touching(begin, end)
+        joined = [(begin, end), *self._ranges[touching]]
+        self._ranges[touching] = [(min(each[0] for each in joined), max(each[1] for each in joined))]
+
+    def _touching(self, begin: int, end: int) -> slice:
+        first = bisect_left(self._ranges, begin, key=itemgetter(1))
+        return slice(first, bisect_right(self._ranges, end, lo=first, key=itemgetter(0)))
 
 
 def _close(process: int, *opened: BinaryIO | Reading) -> None:

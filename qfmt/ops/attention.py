@@ -116,7 +116,9 @@ def _softmax(x: Array, hidden: Array) -> Array:
         "right_window_size": optional(-1, "how many keys after its own place a query sees; -1: all"),
         "scale": optional(0.0, "factor of the products; 0: 1 / √size"),
         "softcap": optional(0.0, "c: a product p becomes c · tanh(p / c); 0: no change"),
-        "softmax_precision": optional("", "dtype in which softmax is computed; empty: that of Q", ("", *ELEMENT_TYPES)),
+        "softmax_precision": optional(
+            "", "dtype in which softmax is computed; empty: float32, or that of Q if it is wider", ("", *ELEMENT_TYPES)
+        ),
     },
     shape=_attention_shape,
     quantized=Quantized.FLOAT_ONLY,
