@@ -14,7 +14,7 @@ from onnxruntime import InferenceSession
 from torch.nn import functional
 
 from qfmt.interpreter import execute
-from qfmt.model import Node, Tensor
+from qfmt.model import Graph, Model, Node, Tensor
 from qfmt.ops import OPERATORS, Operand
 from support.counts import tell
 
@@ -54,10 +54,10 @@ def _ordered(codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 WINDOW = {"kernel_shape": (24, 24), "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
-ONES, ZEROS = np.ones(4, np.float32), np.zeros(4, np.float32)
+FOUR_ONES, ZEROS = np.ones(4, np.float32), np.zeros(4, np.float32)
 STATISTICS: dict[str, tuple[dict[str, Any], list[np.ndarray[Any, Any]], Callable[[torch.Tensor], torch.Tensor]]] = {
-    "GroupNormalization": ({"num_groups": 2}, [ONES, ZEROS], lambda x: functional.group_norm(x, 2)),
-    "InstanceNormalization": ({}, [ONES, ZEROS], functional.instance_norm),
+    "GroupNormalization": ({"num_groups": 2}, [FOUR_ONES, ZEROS], lambda x: functional.group_norm(x, 2)),
+    "InstanceNormalization": ({}, [FOUR_ONES, ZEROS], functional.instance_norm),
     "LayerNormalization": ({}, [np.ones(24, np.float32)], lambda x: functional.layer_norm(x, (24,))),
     "AveragePool": (
         {"kernel_shape": (24, 24), "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)},
@@ -127,3 +127,36 @@ def test_steps_of_a_node_are_not_rounded_as_in_onnx_runtime(dtype: str, name: st
     ours = execute(node, [Operand(array, None) for array in given], [Tensor("y", dtype, None)])[0]
     assert np.isfinite(ours).all()
     np.testing.assert_allclose(ours, theirs, rtol=2 * float(np.finfo(dtype).eps), atol=1e-4)
+
+
+ONES = np.ones((1, 1, 17, 17, 17))
+CUBE = {"strides": (17,) * 3, "pads": (0,) * 6, "dilations": (1,) * 3}
+ROW, LESS = np.ones((1, 500)), np.array([-60000])
+SUMS: dict[str, tuple[dict[str, Any], list[np.ndarray[Any, Any]]]] = {
+    "AveragePool": ({"kernel_shape": (17,) * 3, **CUBE}, [ONES]),
+    "Conv": ({"kernel_shape": (17,) * 3, **CUBE}, [ONES, ONES, LESS / 10]),
+    "ConvTranspose": (
+        {"kernel_shape": (1,), "output_padding": (0,), **PLAIN},
+        [ROW[..., None], ROW.T[..., None] * 200, LESS],
+    ),
+    "Gemm": ({}, [ROW, ROW.T * 200, LESS]),
+    "qfmt.AdaptiveAveragePool": ({"output_size": (2, 1, 1)}, [ONES]),
+    "qfmt.Linear": ({}, [ROW, ROW * 200, LESS]),
+}
+"""Attributes and inputs, of which 16 bits cannot hold the sums."""
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_modules_sum_in_float32(dtype: str, name: str) -> None:
+    kind, own = TYPES[dtype]
+    attributes, arrays = SUMS[name]
+    entry, given = OPERATORS[name], [array.astype(own) for array in arrays]
+    names = tuple(f"x{index}" for index in range(len(given)))
+    tensors = {each: Tensor(each, dtype, array.shape) for each, array in zip(names, given, strict=True)}
+    node = Node(name, names, ("y",), entry.complete(attributes), version=entry.version)
+    model = Model(Graph(names, ("y",), (node,), tensors | {"y": Tensor("y", dtype, None)}))
+    expected = model.run(dict(zip(names, given, strict=True)))["y"].astype(np.float32)
+    for engine in ("auto", "reference", "fast"):
+        result = model.to_torch(engine=engine)(*(torch.from_numpy(each.view(np.int16)).view(kind) for each in given))
+        np.testing.assert_array_equal(result.float().numpy(), expected)

@@ -38,8 +38,9 @@ def _conv(s: Site, x: list[Any]) -> Any:
 def _linear(s: Site, x: list[Any]) -> Any:
     """A float16 weight, or a bias of integers, gets the type of the first operand."""
     kind = s.tensor(0).dtype
+    others = s.is_float and kind not in HALVES
     operands = [
-        s.call(aten.to.dtype, value, torch_dtype(kind)) if s.is_float and s.tensor(index).dtype != kind else value
+        s.call(aten.to.dtype, value, torch_dtype(kind)) if others and s.tensor(index).dtype != kind else value
         for index, value in enumerate(x[:3])
         if value is not None
     ]
@@ -230,8 +231,6 @@ def _max_pool(s: Site, x: list[Any]) -> Any:
 
 def _average_pool(s: Site, x: list[Any]) -> Any:
     kernel, strides, pads, ceil = plain_window(s)
-    if len(kernel) == 3 and s.tensor(0).dtype == "float16":
-        raise Lacks("torch has no mean of three dimensions of float16")
     count_pads = bool(s.attribute("count_include_pad"))
     return s.call(of_rank("avg_pool", len(kernel)), x[0], kernel, strides, pads, ceil, count_pads)
 
@@ -377,6 +376,13 @@ REAL: dict[str, RealOperator] = {
 }
 """Operator → torch's float computation: the kernel that its entry names, unless it needs another."""
 
+HALVES = {"float16", "bfloat16"}
+
+SUMS = {
+    "Conv", "ConvTranspose", "qfmt.Linear", "Gemm", "AveragePool", "GlobalAveragePool", "qfmt.AdaptiveAveragePool",
+}  # fmt: skip
+"""Operators of which torch has kernels that sum 16-bit floats in 16 bits, at least on some processors."""
+
 NUMBERS = {"ReduceMean": 1, "ReduceSum": 1, "ReduceMax": 1, "ReduceMin": 1, "Clip": 1, "Resize": 1}
 """Operators that read only their first inputs as tensors; the others are parameters that are known now."""
 
@@ -392,7 +398,12 @@ def computed(s: Site, real: Callable[[Site, int], Any]) -> Any:
     count = NUMBERS.get(s.node.operator, len(s.node.inputs))
     if s.node.operator != "Resize":  # which may only move integers
         check_types(s, count)
-    return REAL[s.node.operator](s, [real(s, index) if s.has(index) else None for index in range(count)])
+    operands = [real(s, index) if s.has(index) else None for index in range(count)]
+    kind = s.tensor(0).dtype
+    if s.node.operator not in SUMS or kind not in HALVES:
+        return REAL[s.node.operator](s, operands)
+    wide = [each if each is None else s.call(aten.to.dtype, each, torch.float32) for each in operands]
+    return s.call(aten.to.dtype, REAL[s.node.operator](s, wide), torch_dtype(kind))
 
 
 FLOAT = Table("float", PLAIN, dict.fromkeys((*REAL, *MOVES), _float).get)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...arithmetic import f32
+from ...model import DTYPES
 from ...ops.geometry import bins
 from .arithmetic import MEAN, QUANTIZE, Grid, centred, dequantize, mean, quantize, rescale
 from .dynamic import dynamic_linear_by_rule
@@ -137,8 +138,11 @@ def max_pool(
 
 
 def _max_pool(s: Site) -> Any:
-    if s.tensor(0).dtype in ("int64", "uint64"):
+    kind = DTYPES[s.tensor(0).dtype]
+    if kind.kind != "f" and kind.bits == 64:
         raise Lacks("pools integers that float64 may not represent")
+    if kind.kind == "f" and kind.bits < 16:
+        raise Lacks("torch does not pool floats of 8 and 4 bits")
     return s.result(max_pool, s.x(0), *window(s))
 
 

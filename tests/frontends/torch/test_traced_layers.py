@@ -227,6 +227,11 @@ class Started(nn.Module):
         return torch.cat([torch.zeros(0), x, x]), torch.sign(x > 0)
 
 
+class Bools(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.add(x, y, alpha=-1), torch.add(x, y)
+
+
 BYTES, NUMBER, X = torch.tensor([1, 100, 200], dtype=torch.uint8), torch.tensor(3), torch.arange(6.0).reshape(2, 3) - 2
 PROMOTED: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]] = {
     "a bound of another type": (Bounded(), (BYTES,)),
@@ -234,6 +239,7 @@ PROMOTED: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]] = {
     "integers of six dimensions": (nn.ReLU(), (NUMBER.reshape(1, 1, 1, 1, 1, 1),)),
     "bags of float16": (Bags(), (X.half(), torch.tensor([[0, 1], [1, 1]]))),
     "an empty vector": (Started(), (X,)),
+    "bools": (Bools(), (X > 0, X < 0)),
 }
 
 

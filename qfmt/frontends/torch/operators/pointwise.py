@@ -180,6 +180,8 @@ def add(lift: Builder, operator: str, self: Any, other: Any, alpha: Any = 1) -> 
     if isinstance(self, Size) or isinstance(other, Size):
         return binary(lift, operator, self, binary(lift, "Mul", other, alpha))
     x, y = operands(lift, self, other)
+    if x.dtype == "bool":  # alpha is a bool, too
+        return lift.emit("Or", [x, y]) if operator == "Add" and alpha else NotImplemented
     return _scaled_sum(lift, operator, x, *operands(lift, y, alpha))  # alpha in the type of the tensors
 
 
