@@ -61,7 +61,7 @@ def calls(dtype: torch.dtype, most: int) -> Iterator[tuple[str, Called]]:
         if dtype in operator.supported_dtypes("cpu") and not operator.name.startswith(OTHER_SUITES):
             torch.manual_seed(0)
             random.seed(0)
-            for sample in islice(operator.sample_inputs("cpu", dtype, requires_grad=False), most):
+            for sample in islice(operator.sample_inputs_func(operator, "cpu", dtype, False), most):
                 yield operator.name, Called(operator.op, sample)
 
 

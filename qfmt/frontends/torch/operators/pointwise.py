@@ -241,7 +241,14 @@ def _whole_quotient(lift: Builder, a: Any, b: Any, rounding: str) -> Any:
             x, y = (lift.emit("Cast", [each], {"to": "int64"}) for each in (x, y))
         x = lift.emit("Sub", [x, lift.emit("Mod", [x, y])])
         return cast(lift, lift.emit("Div", [x, y]), kind)
-    return _floor_quotient(lift, x, y) if rounding == "floor" else trunc(lift, lift.emit("Div", [x, y]))
+    if rounding == "floor":
+        return _floor_quotient(lift, x, y)
+    is_one = y.shape is not None and {*y.shape, 1} == {1}  # torch rounds quotients by more than one number first
+    return (rounded_once(_truncated_quotient) if is_one else _truncated_quotient)(lift, x, y)
+
+
+def _truncated_quotient(lift: Builder, x: TensorValue, y: TensorValue) -> Any:
+    return trunc(lift, lift.emit("Div", [x, y]))
 
 
 @lifts("aten::remainder")
