@@ -160,3 +160,15 @@ def test_modules_sum_in_float32(dtype: str, name: str) -> None:
     for engine in ("auto", "reference", "fast"):
         result = model.to_torch(engine=engine)(*(torch.from_numpy(each.view(np.int16)).view(kind) for each in given))
         np.testing.assert_array_equal(result.float().numpy(), expected)
+
+
+@pytest.mark.parametrize("exponent", ["float32", "float64", "int64"])
+def test_a_power_has_the_type_of_its_base(exponent: str) -> None:
+    """In ONNX; torch has the wider type of both."""
+    given = np.array([2, 4, 0.5, 3], np.float16), np.array([3, 2, 2, 5], exponent)
+    tensors = {"x": Tensor("x", "float16", (4,)), "y": Tensor("y", exponent, (4,)), "z": Tensor("z", "float16", None)}
+    model = Model(Graph(("x", "y"), ("z",), (Node("Pow", ("x", "y"), ("z",), {}, version=15),), tensors))
+    expected = model.run(dict(zip("xy", given, strict=True)))["z"]
+    for engine in ("auto", "reference"):
+        result = model.to_torch(engine=engine)(*map(torch.from_numpy, given))
+        np.testing.assert_array_equal(result.numpy(), expected, strict=True)

@@ -128,6 +128,12 @@ def _div(s: Site, x: list[Any]) -> Any:
     return s.call(aten.div.Tensor, *x)
 
 
+def _power(s: Site, x: list[Any]) -> Any:
+    result, kind = s.call(aten.pow.Tensor_Tensor, *x), s.tensor(0).dtype
+    is_alike = not s.is_float or s.tensor(1).dtype == kind  # torch has the wider of two types
+    return result if is_alike else s.call(aten.to.dtype, result, torch_dtype(kind))
+
+
 def _thresholded_relu(s: Site, x: list[Any]) -> Any:
     """0 for NaN, unlike torch's threshold."""
     return s.call(aten.where.ScalarOther, s.call(aten.gt.Scalar, x[0], s.attribute("alpha")), x[0], 0.0)
@@ -341,7 +347,7 @@ REAL: dict[str, RealOperator] = {
     "Sub": _binary(aten.sub.Tensor),
     "Mul": _binary(aten.mul.Tensor),
     "Div": _div,
-    "Pow": _binary(aten.pow.Tensor_Tensor),
+    "Pow": _power,
     "Min": _binary(aten.minimum.default),
     "Max": _binary(aten.maximum.default),
     "LessOrEqual": _binary(aten.le.Tensor),
