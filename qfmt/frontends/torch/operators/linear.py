@@ -153,7 +153,7 @@ def addmm(lift: Builder, self: Any, mat1: Any, mat2: Any, beta: float = 1, alpha
 @lifts("aten::baddbmm")
 @rounded_once
 def baddbmm(lift: Builder, self: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1) -> Any:
-    """alpha · batch1 · batch2 + beta · self; what is multiplied by 0 may be NaN."""
+    """alpha · batch1 · batch2 + beta · self, which is ignored, NaN and all, if beta is 0."""
     product = lift.emit("MatMul", [batch1, batch2])
     if product.is_whole and not (isinstance(beta, int) and isinstance(alpha, int)):
         return NotImplemented
