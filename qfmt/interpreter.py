@@ -386,9 +386,9 @@ def _real(operand: Operand, rule: str) -> Array:
 
 
 def _widened(arrays: Sequence[Array | None]) -> Sequence[Array | None]:
-    """Floats of 16 and fewer bits as float32, if the first input has them: torch and ONNX Runtime compute in it, too, as
-    sums, squares and products need more digits, and a larger range. The result is rounded once. (fbgemm's products of
-    float32 with weights of float16 are sums of their own.)"""
+    """Floats of 16 and fewer bits as float32, if the first input has them: sums, squares and products need more digits,
+    and a larger range. torch and ONNX Runtime compute in float32, too. The result is rounded once. (fbgemm's products
+    of float32 with weights of float16 are sums of their own.)"""
     first = next(iter(arrays), None)
     if first is None or not _is_narrow(first):
         return arrays
