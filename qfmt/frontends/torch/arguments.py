@@ -80,7 +80,7 @@ def scalar_like(lift: Builder, value: TensorValue, number: float) -> TensorValue
         except OverflowError:
             raise SourceError(f"uses {number} beside {value.dtype}, which cannot represent it") from None
     scalar = lift.constant(np.array(number, np.float32))
-    return lift.emit("QuantizeLinear", [scalar], quantization=value.quantization, dtype=value.dtype)
+    return lift.emit("QuantizeLinear", [scalar], quantization=grid(value), dtype=value.dtype)
 
 
 def quantization(lift: Builder, scale: Any, zero_point: Any, dtype: str) -> Quantization:

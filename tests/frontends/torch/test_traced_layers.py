@@ -264,3 +264,18 @@ def test_memory_that_is_not_in_order(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.trace(Strided(), X), str(path := tmp_path / "m.pt"))
     with pytest.raises(UnsupportedOperatorsError, match="as_strided"):
         qfmt.convert(path, input_shapes={"x": (2, 3)})
+
+
+class Filled(nn.Module):
+    """The number is below the range that a fused ReLU leaves, and within that of the integers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = torch.quantize_per_tensor(x, 0.05, 10, torch.quint8)
+        positive = torch.ops.quantized.add_relu(q, q, 0.05, 10)
+        return positive.masked_fill(positive.dequantize() > 0.3, -0.4).dequantize()
+
+
+def test_a_number_below_a_fused_relu(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.trace(Filled(), X), str(path := tmp_path / "m.pt"))
+    (result,) = qfmt.convert(path).run({"x": X.numpy()}).values()
+    np.testing.assert_array_equal(result, Filled()(X).numpy(), strict=True)
