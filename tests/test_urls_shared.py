@@ -21,7 +21,7 @@ from qfmt.file import remote, shards
 from qfmt.model import Graph, Model, Tensor
 from support.processes import end_of_fork
 from support.web_server import Server
-from support.weights import MB, content, weights
+from support.weights import MB, weights
 
 pytestmark = pytest.mark.usefixtures("temporary")
 
@@ -116,9 +116,12 @@ def test_a_child_that_ends_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_forked_process_reads_what_its_parent_read(ranges: bool, server: Server, tmp_path: Path) -> None:
-    server.ranges = ranges
-    server.files["m.qfb"] = content(weights(3, MB), tmp_path)
+@pytest.mark.parametrize("shard_size", [None, 2 * MB + 1000])
+def test_a_forked_process_reads_what_its_parent_read(
+    shard_size: int | None, ranges: bool, server: Server, tmp_path: Path
+) -> None:
+    weights(3, MB).save(tmp_path / "m.qfb", shard_size=shard_size)
+    server.ranges, server.files = ranges, {path.name: path.read_bytes() for path in tmp_path.glob("m.*")}
     model = qfmt.load(server.url("m.qfb"))
     assert (model.tensors["w1"].array == 1).all()
 

@@ -47,8 +47,6 @@ class RemoteFile:
         self.size = first.size
         self._copies = [first]
         """In a forked process, those of the processes before it, and then its own."""
-        if first.reading.ranged and (most is None or self.size <= most):
-            self._transfer(first, 0, min(FIRST, self.size))
 
     def fetch(self, begin: int, end: int) -> None:
         """Make the bytes from `begin` to `end` present, of which none is behind the end of the file."""
@@ -60,19 +58,12 @@ class RemoteFile:
             own = self._copies[-1]
             if (own.size, own.reading.tag) != (self.size, self._first.reading.tag):
                 raise RemoteError("has changed since it was opened", where=str(self._url), hint="load it again")
-            self._transfer(own, begin, end)
+            own.fetch(begin, end)
 
     def _with(self, begin: int, end: int) -> _Copy | None:
         """The copy that has these bytes. In a forked process it stays the same one, whatever the process fetches: to
         have a part from another copy later would be to have it unverified."""
         return next((each for each in self._copies if each.present.have(begin, end)), None)
-
-    def _transfer(self, own: _Copy, begin: int, end: int) -> None:
-        """Fetch what is missing. What is present is never written again: it may be verified, and in use."""
-        begin, end = begin // GRANULE * GRANULE, min(-(-end // GRANULE) * GRANULE, self.size)
-        for start, stop in own.present.gaps(begin, end):
-            _write(self._url, own.file, start, own.reading, stop)
-        own.present.add(begin, end)
 
     def read(self, offset: int, size: int) -> bytes:
         self.fetch(offset, end := min(offset + size, self.size))
@@ -101,7 +92,8 @@ class _Copy:
     """A temporary file with parts of a remote one, and the connection of this process that they come by."""
 
     def __init__(self, url: Url, most: int | None) -> None:
-        """Connect, and make a file, with all of the remote one if it cannot be had in parts."""
+        """Connect, and make a file, with the first part, or with all if there are no parts, unless it is too large."""
+        self._url = url
         self.reading = reading = url.open(FIRST)
         try:
             self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  (it lives as long as this)
@@ -112,11 +104,20 @@ class _Copy:
         weakref.finalize(self, _close, self.process, self.file, reading)
         self.present = _Parts()
         self._mapped: memoryview | None = None
-        size = reading.size
-        if size is None or (not reading.ranged and (most is None or size <= most)):
-            size = copy(url, reading, self.file, None if most is None else most + 1)
-            self.present.add(0, size)
-        self.size = size
+        if reading.size is None or not (reading.ranged or _is_more(reading.size, most)):
+            self.size = copy(url, reading, self.file, None if most is None else most + 1)
+            self.present.add(0, self.size)
+        else:
+            self.size = reading.size
+            if not _is_more(self.size, most):
+                self.fetch(0, min(FIRST, self.size))
+
+    def fetch(self, begin: int, end: int) -> None:
+        """Fetch what is missing. What is present is never written again: it may be verified, and in use."""
+        begin, end = begin // GRANULE * GRANULE, min(-(-end // GRANULE) * GRANULE, self.size)
+        for start, stop in self.present.gaps(begin, end):
+            _write(self._url, self.file, start, self.reading, stop)
+        self.present.add(begin, end)
 
     def mapped(self, size: int) -> memoryview:
         """The file, made as large as the remote one. Raises OSError, OverflowError."""
@@ -124,6 +125,10 @@ class _Copy:
             self.file.truncate(size)
             self._mapped = memoryview(mapped_file(self.file.fileno()))
         return self._mapped
+
+
+def _is_more(size: int, most: int | None) -> bool:
+    return most is not None and size > most
 
 
 class _Parts:
