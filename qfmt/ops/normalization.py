@@ -11,7 +11,7 @@ from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Quantization, Shape
 from .accumulation import centred, largest, real, require_int64
-from .pooling import real_mean
+from .pooling import real_mean, real_sum
 from .registry import (
     QUANTIZE_RULES,
     Inference,
@@ -255,7 +255,7 @@ def mean_variance_normalization(x: Array, *, axes: tuple[int, ...]) -> Array:
 )
 def lp_normalization(x: Array, *, axis: int, p: int) -> Array:
     """output = input / (Σ |input|^p)^(1/p) along the axis, 0 where that sum is 0."""
-    norm = np.abs(x).sum(axis, keepdims=True) if p == 1 else np.sqrt((x * x).sum(axis, keepdims=True))
+    norm = real_sum(np.abs(x), axis) if p == 1 else np.sqrt(real_sum(x * x, axis))
     return np.where(norm == 0, x.dtype.type(0), x / np.where(norm == 0, x.dtype.type(1), norm))
 
 

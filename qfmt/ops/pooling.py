@@ -164,12 +164,21 @@ def _global_average_exact(x: Operand, *, rule: str) -> Array:
     return sum_over(x, tuple(range(2, x.array.ndim)), 1)
 
 
+def real_sum(x: Array, axes: int | tuple[int, ...], keepdims: bool = True) -> Array:
+    """The sum over the axes, in the type of x. Of float32 it is rounded once: NumPy adds one element after another,
+    unless the axes are the last ones, and then the errors of equal elements, as in a white image, add up."""
+    kind = np.float64 if x.dtype == np.float32 else x.dtype
+    return np.asarray(x.sum(axes, keepdims=keepdims, dtype=kind)).astype(x.dtype, copy=False)
+
+
 def real_mean(x: Array, axes: tuple[int, ...], keepdims: bool = True) -> Array:
-    """The mean over the axes; of no elements NaN. `ndarray.mean` warns of these, and filters of warnings are not
-    thread-safe."""
-    if all(x.shape[axis] for axis in axes):
-        return np.asarray(x.mean(axes, keepdims=keepdims))
-    return np.asarray(x.sum(axes, keepdims=keepdims) / 0)
+    """The mean over the axes, rounded in the same way; of no elements NaN. `ndarray.mean` warns of these, and filters
+    of warnings are not thread-safe."""
+    if not all(x.shape[axis] for axis in axes):
+        return np.asarray(x.sum(axes, keepdims=keepdims) / 0)
+    if x.dtype == np.float32:
+        return np.asarray(x.mean(axes, keepdims=keepdims, dtype=np.float64)).astype(x.dtype)
+    return np.asarray(x.mean(axes, keepdims=keepdims))
 
 
 def sum_over(x: Operand, axes: tuple[int, ...], keepdims: int) -> Array:
@@ -239,7 +248,7 @@ def lp_pool(x: Array, *, p: int, **attributes: Any) -> Array:
 @operator("GlobalLpPool", 22, "X -> Y", attributes=P, shape=_with_exponent(_global_shape), quantized=Quantized.COMPUTES)
 def global_lp_pool(x: Array, *, p: int) -> Array:
     """Y = (Σ |X|^p)^(1/p) over all spatial dimensions, which are kept with size 1. X is [N, C, *spatial]."""
-    total = (np.abs(x) ** x.dtype.type(p)).sum(tuple(range(2, x.ndim)), keepdims=True)
+    total = real_sum(np.abs(x) ** x.dtype.type(p), tuple(range(2, x.ndim)))
     return np.asarray(total ** x.dtype.type(1 / p))
 
 

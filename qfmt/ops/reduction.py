@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays import Array
 from ..errors import QfmtError
 from ..model import Shape
-from .pooling import MEAN_RULES, mean_over, real_mean, sum_over
+from .pooling import MEAN_RULES, mean_over, real_mean, real_sum, sum_over
 from .registry import Inference, Operand, Quantized, Result, Sums, by_engine, operator, optional, truth
 from .shapes import axes_of, axis_of, check_scalar, integers, is_present
 
@@ -85,7 +85,7 @@ def _log(x: Array) -> Array:
 
 
 def _sum(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
-    return np.asarray(x.sum(axes, keepdims=keep, dtype=x.dtype))
+    return real_sum(x, axes, keep)
 
 
 def _product(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
@@ -96,7 +96,7 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
     wide = x if x.dtype.kind == "f" else x.astype(np.float64)
     top = wide.max(axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, wide.dtype.type(0))
-    total = np.log(np.exp(wide - top).sum(axes, keepdims=True)) + top
+    total = np.log(real_sum(np.exp(wide - top), axes)) + top
     return np.asarray(total if keep else total.squeeze(axes)).astype(x.dtype)
 
 

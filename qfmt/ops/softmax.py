@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array
+from .pooling import real_sum
 from .registry import Quantized, operator, optional
 from .shapes import along_axis
 
@@ -25,14 +26,14 @@ def _along(name: str, meaning: str, *torch: str) -> Callable[[Callable[..., Any]
 def softmax(x: Array, *, axis: int) -> Array:
     """output = exp(input - m) / Σ exp(input - m) along the axis, m the maximum there."""
     powers = np.exp(x - x.max(axis, keepdims=True, initial=-np.inf))
-    return powers / powers.sum(axis, keepdims=True)
+    return powers / real_sum(powers, axis)
 
 
 @_along("LogSoftmax", "the axis whose exponentials sum to 1")
 def log_softmax(x: Array, *, axis: int) -> Array:
     """output = (input - m) - ln(Σ exp(input - m)) along the axis, m the maximum there."""
     shifted = x - x.max(axis, keepdims=True, initial=-np.inf)
-    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+    return shifted - np.log(real_sum(np.exp(shifted), axis))
 
 
 @_along("Hardmax", "the axis along which there is one 1")
