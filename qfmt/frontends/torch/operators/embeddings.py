@@ -11,7 +11,7 @@ from ..building import Builder
 from ..lifts import lifts
 from ..values import TensorValue, Unsupported
 from .linear import require_packed, weight_of
-from .logic import rounded_once
+from .logic import as_in
 
 MODES = ("sum", "mean", "max")
 """Torch's codes for the reduction of a bag."""
@@ -36,14 +36,9 @@ def embedding_bag(lift: Builder, a: Any) -> Any:
         "include_last_offset": arguments.flag(lift, a.include_last_offset),
         "padding_idx": -1 if a.padding_idx is None else _row(lift, table, a.padding_idx),
     }
-    sums = _bags(lift, table, _list(lift, a.indices), _list(lift, a.offsets), a.per_sample_weights, attributes)
+    inputs = [table, _list(lift, a.indices), _list(lift, a.offsets), a.per_sample_weights]
+    sums = as_in(lift, lift.emit("qfmt.EmbeddingBag", inputs, attributes), table)
     return [sums, *(Unsupported() for _ in range(3))]
-
-
-@rounded_once
-def _bags(lift: Builder, *inputs: Any) -> TensorValue:
-    *given, attributes = inputs
-    return lift.emit("qfmt.EmbeddingBag", given, attributes)
 
 
 def _mode(lift: Builder, code: Any) -> str:

@@ -211,7 +211,7 @@ def as_strided(lift: Builder, self: TensorValue, size: Any, stride: Any, storage
     )
     in_order = [prod(size[axis + 1 :]) for axis in range(len(size))] if whole else None
     ordered = whole and all(s == o or n == 1 for s, o, n in zip(stride, in_order or (), size, strict=True))
-    is_input = self.key in lift.inputs
+    is_input = self.key in lift.inputs and not self.channels_last
     if not is_input or not ordered or storage_offset or prod(size) != prod(self.shape or ()):  # type: ignore[arg-type]
         return NotImplemented
     return shapes.reshape(lift, self, size)

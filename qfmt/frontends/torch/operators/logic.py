@@ -30,8 +30,11 @@ def cast(lift: Builder, x: TensorValue, dtype: str) -> TensorValue:
 
 
 def in_float32(lift: Builder, x: TensorValue) -> TensorValue:
-    """Floats of 16 bits as float32, in which torch computes what it does in multiple steps."""
-    return cast(lift, x, "float32") if x.dtype in ("float16", "bfloat16") else x
+    """Floats of 16 bits as float32, in which torch computes what it does in multiple steps. Parameters stay as they are
+    stored: only numbers are cast now."""
+    if x.dtype not in ("float16", "bfloat16"):
+        return x
+    return lift.emit("Cast", [x], {"to": "float32"}, fold=x.shape in ((), (1,)))
 
 
 def as_in(lift: Builder, result: TensorValue, x: TensorValue) -> TensorValue:
