@@ -96,12 +96,19 @@ class Site:
         return self.builder.stored(self.node.inputs[index]) if self.has(index) else None
 
     def cast(self, index: int, dtype: str) -> ir.Value:
-        """The real numbers of an input as another type; a constant is written as that."""
+        """The real numbers of an input as another type; a constant is written as that. Lacks if they may not fit."""
         tensor = self.tensor(index)
+        mixed = Lacks(f"computes with {dtype} and {tensor.dtype}, which ONNX does not mix")
         if tensor.is_constant and tensor.quantization is None:
-            values = tensor.array.astype(numpy_dtype(dtype))
+            with np.errstate(over="ignore", invalid="ignore"):
+                values = tensor.array.astype(numpy_dtype(dtype))
+            if DTYPES[dtype].is_integer and (values.astype(tensor.array.dtype) != tensor.array).any():
+                raise mixed
             key = (tensor.name, dtype)
             return self.builder.once(key, lambda: self.builder.constant(f"{tensor.name}_{dtype}", values, dtype))
+        own, other = DTYPES[tensor.dtype], DTYPES[dtype]
+        if tensor.quantization is None and other.is_integer and (own.kind == "f" or own.bits > other.bits):
+            raise mixed
         return self.to(dtype, self.real(index))
 
     def to(self, dtype: str, value: ir.Value | None) -> ir.Value:

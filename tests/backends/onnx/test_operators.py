@@ -11,7 +11,7 @@ import pytest
 from cases.onnx_nodes import QUANTIZED, one_node, quantized_node
 from cases.operators import CASES, ON_INTEGERS
 from qfmt.errors import InexpressibleNodesError
-from qfmt.model import Model
+from qfmt.model import Graph, Model, Node, Tensor
 from support import onnx_witness as witness
 
 TRIES = 6
@@ -120,3 +120,17 @@ def test_integers_in_older_opsets(opset: int, form: str) -> None:
     print(f"\nopset {opset} {form}: {tally}; refused: {len(refused)}", *refused.values(), sep="\n  ")
     assert tally.equal == tally.total > 0
     assert refused.keys() <= ({"AveragePool", "LpPool", "MaxPool", "Trilu"} if opset < 22 else set())
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize(("own", "other", "number"), [("int32", "float32", 0.5), ("int8", "int32", 300)])
+def test_types_that_onnx_does_not_mix_are_refused(own: str, other: str, number: float, stored: bool) -> None:
+    """0.5 as an integer is 0, and 300 as int8 is 44."""
+    array = np.array([number], other)
+    factor = Tensor.constant("c", array) if stored else Tensor("c", other, (1,))
+    inputs = ("x",) if stored else ("x", "c")
+    node = Node("Mul", ("x", "c"), ("y",), {}, version=14)
+    tensors = {"x": Tensor("x", own, (1,)), "c": factor, "y": Tensor("y", own, None)}
+    model = Model(Graph(inputs, ("y",), (node,), tensors))
+    with pytest.raises(InexpressibleNodesError, match=f"Mul computes with {own} and {other}, which ONNX does not mix"):
+        model.to_onnx()
