@@ -98,6 +98,13 @@ def grid(value: TensorValue) -> Quantization | None:
     return replace(value.quantization, quant_min=limits.minimum, quant_max=limits.maximum)
 
 
+def require_no_relu(value: TensorValue, number: float, what: str) -> None:
+    """SourceError for a number below the range of a tensor with a fused ReLU, which the nodes after it keep."""
+    q = value.quantization
+    if q is not None and q.quant_min > DTYPES[value.dtype].minimum and number < 0:
+        raise SourceError(f"{what} {number}, below the range of the ReLU before it, which is not supported")
+
+
 def dtype(code: Any) -> str:
     """An element type by c10's code."""
     if not isinstance(code, int) or code not in DTYPE_CODES:

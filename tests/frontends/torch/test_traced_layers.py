@@ -18,7 +18,7 @@ from torch.nn.utils import parametrizations
 
 import qfmt
 from networks.pytorch import quiet
-from qfmt.errors import UnsupportedOperatorsError
+from qfmt.errors import SourceError, UnsupportedOperatorsError
 
 
 class Masked(nn.Module):
@@ -273,6 +273,23 @@ class Filled(nn.Module):
         q = torch.quantize_per_tensor(x, 0.05, 10, torch.quint8)
         positive = torch.ops.quantized.add_relu(q, q, 0.05, 10)
         return positive.masked_fill(positive.dequantize() > 0.3, -0.4).dequantize()
+
+
+class Padded(nn.Module):
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = torch.quantize_per_tensor(x, 0.05, 10, torch.quint8)
+        return F.pad(torch.ops.quantized.add_relu(q, q, 0.05, 10), (1, 1), value=self.value).clamp(max=-self.value)
+
+
+@pytest.mark.parametrize(("value", "what"), [(-0.4, "pads with -0.4"), (0.4, "clamps to at most -0.4")])
+def test_numbers_below_a_fused_relu_that_nodes_keep(value: float, what: str, tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.trace(Padded(value), X), str(path := tmp_path / "m.pt"))
+    with pytest.raises(SourceError, match=f"{what}, below the range of the ReLU"):
+        qfmt.convert(path)
 
 
 def test_a_number_below_a_fused_relu(tmp_path: Path) -> None:

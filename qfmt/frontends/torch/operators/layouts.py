@@ -323,6 +323,8 @@ def _padded(lift: Builder, self: Any, pad: Any, mode: str, value: Any) -> Any:
         raise SourceError("crops a tensor and continues it on the other side, which is not supported")
     if mode != "constant":
         return lift.emit("Pad", [x, pads], {"mode": mode})
+    if value is not None:
+        arguments.require_no_relu(x, arguments.number(lift, value), "pads with")
     fill = arguments.scalar_like(lift, x, 0 if value is None else arguments.number(lift, value))
     return lift.emit("Pad", [x, pads, fill], {"mode": mode})
 

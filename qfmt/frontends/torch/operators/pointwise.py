@@ -365,9 +365,9 @@ def clamp(lift: Builder, self: TensorValue, min: Any = None, max: Any = None) ->
     for bound in (min, max):
         self = self if bound is None else operands(lift, self, bound)[0]
     numbers = [None if bound is None else arguments.number(lift, bound) for bound in (min, max)]
-    dtype, q = "float32" if self.quantization is not None else self.dtype, self.quantization
-    if q is not None and q.quant_min > DTYPES[self.dtype].minimum and numbers[1] is not None and numbers[1] < 0:
-        raise SourceError(f"clamps the output of a ReLU to at most {numbers[1]}, which the ReLU's range does not have")
+    if numbers[1] is not None:
+        arguments.require_no_relu(self, numbers[1], "clamps to at most")
+    dtype = "float32" if self.quantization is not None else self.dtype
     try:
         bounds = [None if bound is None else lift.constant(np.array(bound, numpy_dtype(dtype))) for bound in numbers]
     except OverflowError:
