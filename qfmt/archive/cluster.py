@@ -43,7 +43,7 @@ SAFE_PATH = "PYTHONSAFEPATH"
 PERIOD = 0.2
 """Seconds between two requests for results: the scheduler has less to do if many are requested at once."""
 
-ALONE: dict[str, object] = {
+LOCAL_SETTINGS: dict[str, object] = {
     "distributed.worker.profile.enabled": False,
     **{f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker", "nanny")},
 }
@@ -93,7 +93,7 @@ def results(
                     "preload": f"{__package__}.uninterrupted",
                 }
                 folder = stack.enter_context(_private_folder())
-                settings = {"temporary-directory": folder, **ALONE}  # pages would need no certificate
+                settings = {"temporary-directory": folder, **LOCAL_SETTINGS}  # pages would need no certificate
                 stack.enter_context(_settings(settings))
                 with _later_interrupted():
                     address = stack.enter_context(dask.LocalCluster(processes=True, **options))

@@ -82,7 +82,7 @@ rounding errors are relative to. ONNX Runtime's Sigmoid is off by up to 2**-23, 
 BESIDE_INPUT = ("Gelu", "HardSwish", "Mish", "Swish")
 """The same of operators that multiply such a number by the input."""
 
-ERF = 2.0**-22
+ERF = 2.0**-21
 """The absolute error of erf in torch's and other kernels of float32, which compute it as 1 minus a small number."""
 
 INTEGER_RULES = (*REQUANTIZE, *MEAN, "product", "sum")

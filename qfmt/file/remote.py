@@ -46,7 +46,7 @@ class RemoteFile:
         self._first = first = _Copy(url, most)
         self.size = first.size
         self._copies = [first]
-        """In a forked process, those of the processes before it, and then its own."""
+        """The copy of this process is the last one. Those before it are of the processes that it was forked from."""
 
     def fetch(self, begin: int, end: int) -> None:
         """Make the bytes from `begin` to `end` present, of which none is behind the end of the file."""
@@ -104,12 +104,12 @@ class _Copy:
         weakref.finalize(self, _close, self.process, self.file, reading)
         self.present = _Parts()
         self._mapped: memoryview | None = None
-        if reading.size is None or not (reading.ranged or _is_more(reading.size, most)):
+        if reading.size is None or not (reading.ranged or _exceeds(reading.size, most)):
             self.size = copy(url, reading, self.file, None if most is None else most + 1)
             self.present.add(0, self.size)
         else:
             self.size = reading.size
-            if not _is_more(self.size, most):
+            if not _exceeds(self.size, most):
                 self.fetch(0, min(FIRST, self.size))
 
     def fetch(self, begin: int, end: int) -> None:
@@ -127,7 +127,7 @@ class _Copy:
         return self._mapped
 
 
-def _is_more(size: int, most: int | None) -> bool:
+def _exceeds(size: int, most: int | None) -> bool:
     return most is not None and size > most
 
 

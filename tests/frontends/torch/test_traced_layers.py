@@ -255,15 +255,34 @@ def test_results_have_the_types_of_pytorch(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(ours, theirs.numpy(), strict=True)
 
 
-class Strided(nn.Module):
+class Transposed(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.relu().t().as_strided((2, 3), (3, 1))
 
 
-def test_memory_that_is_not_in_order(tmp_path: Path) -> None:
-    torch.jit.save(torch.jit.trace(Strided(), X), str(path := tmp_path / "m.pt"))
+class ChannelsLast(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous(memory_format=torch.channels_last).as_strided((120,), (1,))
+
+
+@pytest.mark.parametrize(("module", "shape"), [(Transposed(), (2, 3)), (ChannelsLast(), (2, 3, 4, 5))])
+def test_memory_that_is_not_in_order(module: nn.Module, shape: tuple[int, ...], tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.trace(module, torch.rand(shape)), str(path := tmp_path / "m.pt"))
     with pytest.raises(UnsupportedOperatorsError, match="as_strided"):
-        qfmt.convert(path, input_shapes={"x": (2, 3)})
+        qfmt.convert(path, input_shapes={"x": shape})
+
+
+class Small(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.erf(x), F.gelu(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_verify_accepts_what_kernels_of_float32_are_off_by(dtype: torch.dtype, tmp_path: Path) -> None:
+    """torch's erf(1e-6) is 1.19e-6; steps of the smallest float16 are 6e-8."""
+    x = torch.logspace(-7, 0, 4096).to(dtype)
+    torch.jit.save(torch.jit.trace(Small(), x), str(path := tmp_path / "m.pt"))
+    assert qfmt.verify(path, qfmt.convert(path), {"x": in_numpy(x)}).ok
 
 
 class Filled(nn.Module):
